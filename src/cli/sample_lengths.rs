@@ -15,7 +15,7 @@ pub(super) fn text(experiment: &Experiment, data: &DataSets) -> String {
     for config in experiment.points.iter().filter_map(|point| point.config.as_ref().ok()) {
         let sample = config.model.sample();
         let lengths = data.contents(config).and_then(|contents| contents.sample_lengths(&sample));
-        if let (Some(mut lengths), Some(context)) = (lengths, sample.tokens) {
+        if let (Some(mut lengths), Some(context)) = (lengths, sample.positions()) {
             if config.evaluation.is_none() {
                 lengths.evaluation.clear();
             }

@@ -10,21 +10,65 @@ use ops::{DType, Shape, TensorType};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     pub parts: Vec<Part>,
-    /// The length, if samples are slices of a longer sequence.
+    /// Positions per sample, if samples are sequences; they are the unit of speed.
     pub length: Option<KeyedCount>,
-    /// Tokens per sample, if the model works on tokens; the unit of its speed.
-    pub tokens: Option<usize>,
 }
 
-#[cfg(test)]
 impl Sample {
     /// For data sets that ignore the sample.
-    pub(crate) const NONE: Sample = Sample { parts: Vec::new(), length: None, tokens: None };
+    #[cfg(test)]
+    pub(crate) const NONE: Sample = Sample { parts: Vec::new(), length: None };
+
+    /// The part with this role.
+    pub fn part(&self, role: PartRole) -> Option<&Part> {
+        self.parts.iter().find(|part| part.role == role)
+    }
+
+    /// Positions per sample, if samples are sequences.
+    pub fn positions(&self) -> Option<usize> {
+        self.length.map(|length| length.count)
+    }
+
+    /// Whether some targets may be masked: padding, or those of missing samples. The loss ignores them, and a weight
+    /// makes up for them.
+    pub fn masks_targets(&self) -> bool {
+        self.part(PartRole::Weight).is_some()
+    }
+
+    /// Whether elements of a part may be masked.
+    pub fn masks(&self, part: PartRole) -> bool {
+        part == PartRole::Target && self.masks_targets()
+    }
 }
 
-/// A named tensor of each sample, such as `tokens` or `targets`.
+/// What a part of a sample is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PartRole {
+    /// What the model reads: numbers or ids.
+    Input,
+    /// What the loss compares the output with: numbers or ids.
+    Target,
+    /// The loss weight of a sample's targets.
+    Weight,
+    /// For each position of a sequence, the first position of its document.
+    Position,
+    /// Random seeds.
+    Seeds,
+    /// The place of a sample in data that the device holds.
+    Place,
+}
+
+impl PartRole {
+    /// Whether the data set stores the part, the same in every step. Other parts depend on the step.
+    pub fn is_stored(self) -> bool {
+        matches!(self, PartRole::Input | PartRole::Target)
+    }
+}
+
+/// A tensor of each sample. Its role decides what is done with it; the name is for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
+    pub role: PartRole,
     pub name: &'static str,
     /// The type for one sample: `[T]` for a sequence, `[]` for a class, up to three dimensions.
     pub ty: TensorType,
@@ -44,7 +88,12 @@ pub struct KeyedCount {
 impl Part {
     /// Random seeds per sample, for models that use randomness: i32[2].
     pub fn seeds() -> Part {
-        Part { name: "seeds", ty: TensorType::i32(&[2]), below: None }
+        Part { role: PartRole::Seeds, name: "seeds", ty: TensorType::i32(&[2]), below: None }
+    }
+
+    /// Whether it is what the model reads, as numbers.
+    pub fn is_numeric_input(&self) -> bool {
+        self.role == PartRole::Input && self.below.is_none()
     }
 
     /// The part with its ids loaded in `dtype`; unchanged if it does not hold ids.
@@ -147,6 +196,11 @@ impl Batch {
         self.all().find(|filled| filled.part.name == name)
     }
 
+    /// The part with this role.
+    pub(super) fn of_role(&self, role: PartRole) -> Option<&FilledPart> {
+        self.all().find(|filled| filled.part.role == role)
+    }
+
     /// Sets the elements of a part, in the order of samples. Ids may be given as i32 for any loaded type.
     ///
     /// Panics if there is no such part, or if the number or size of elements differs.
@@ -201,8 +255,8 @@ mod tests {
 
     #[test]
     fn batch_stores_typed_parts_with_samples_in_order() {
-        let image = Part { name: "image", ty: TensorType::f32(&[2, 3]), below: None };
-        let class = Part { name: "class", ty: TensorType::i32(&[]), below: None };
+        let image = Part { role: PartRole::Input, name: "image", ty: TensorType::f32(&[2, 3]), below: None };
+        let class = Part { role: PartRole::Target, name: "class", ty: TensorType::i32(&[]), below: None };
         assert_eq!(image.of_samples(4), TensorType::f32(&[4, 2, 3]));
         assert_eq!(class.of_samples(4), TensorType::i32(&[4]));
 

@@ -7,10 +7,9 @@ use super::digest::FileDigest;
 use super::files::SplitFiles;
 use super::pixels::Pixels;
 use super::samples::{
-    NumberType, Pair, PairKeys, ReadSamples, SampleFile, Samples, SplitGroups, StoredSamples, TARGETS,
-    Transform,
+    NumberType, Pair, PairKeys, ReadSamples, SampleFile, Samples, SplitGroups, StoredSamples, Transform,
 };
-use super::{DataError, DataSet, DigestCache, Inspected, KeyedCount, Sample, Source, formats};
+use super::{DataError, DataSet, DigestCache, Inspected, KeyedCount, PartRole, Sample, Source, formats};
 use ops::PixelScale;
 
 /// The shape of an image.
@@ -173,8 +172,8 @@ impl DataSet for CifarSet {
         Ok(Box::new(self.examine(cache).map_err(first)?))
     }
 
-    fn below(&self, part: &str) -> Option<KeyedCount> {
+    fn below(&self, part: PartRole) -> Option<KeyedCount> {
         let count = self.classes.count();
-        (part == TARGETS).then_some(KeyedCount { key: "data.cifar.classes", count })
+        (part == PartRole::Target).then_some(KeyedCount { key: "data.cifar.classes", count })
     }
 }

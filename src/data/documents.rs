@@ -8,11 +8,11 @@ use std::fmt::Debug;
 use std::iter;
 use std::ops::Range;
 
-use super::row::{WEIGHTS, weights};
+use super::row;
 use super::slices::ReadTokens;
 use super::{
-    Batch, Contents, DataError, FilledPart, KeyedCount, Note, Part, Sample, SampleLengths, Source, Split,
-    TrainingStep,
+    Batch, Contents, DataError, FilledPart, KeyedCount, Note, Part, PartRole, Sample, SampleLengths, Source,
+    Split, TrainingStep,
 };
 use ops::TensorType;
 
@@ -36,14 +36,13 @@ impl Documents {
     /// (PyTorch: `ignore_index`); `starts`, i32[T], is
     /// the position where each token's document begins.
     pub fn parts(self, context: usize) -> Vec<Part> {
-        let names = &self.names()[2..];
-        let starts = |name| Part { name, ty: TensorType::i32(&[context]), below: None };
-        names.iter().map(|&name| if name == WEIGHTS { weights() } else { starts(name) }).collect()
-    }
-
-    /// Whether a part may hold masked elements, which the loss ignores.
-    pub fn mask(self, part: &str) -> bool {
-        self != Documents::Joined && part == "targets"
+        let ty = TensorType::i32(&[context]);
+        let starts = Part { role: PartRole::Position, name: "starts", ty, below: None };
+        match self {
+            Documents::Joined => Vec::new(),
+            Documents::Padded => vec![row::weights()],
+            Documents::Packed => vec![row::weights(), starts],
+        }
     }
 
     fn names(self) -> &'static [&'static str] {
@@ -252,14 +251,9 @@ impl Contents for DocumentSet {
     }
 
     fn part(&self, requested: &Part) -> Option<Part> {
-        let tokens = TensorType::i32(&[requested.ty.elements()]);
-        let provided = match requested.name {
-            name @ ("tokens" | "targets") => Part { name, ty: tokens, below: Some(self.below) },
-            name => {
-                self.documents.parts(requested.ty.elements()).into_iter().find(|part| part.name == name)?
-            }
-        };
-        Some(provided)
+        let added = || self.documents.parts(requested.ty.elements());
+        let find = || added().into_iter().find(|part| part.role == requested.role);
+        row::slice(requested, self.below).or_else(find)
     }
 
     /// A document needs two tokens to give a sample, and a target that is not masked.
@@ -307,8 +301,8 @@ impl<R: ReadTokens> DocumentSamples<R> {
         weight: f32,
         samples: impl Iterator<Item = &'a [DocumentSlice]>,
     ) -> Result<(), DataError> {
-        let name = filled.part.name;
-        if name == WEIGHTS {
+        let role = filled.part.role;
+        if role == PartRole::Weight {
             filled.fill_with(weight);
             return Ok(());
         }
@@ -316,9 +310,9 @@ impl<R: ReadTokens> DocumentSamples<R> {
             let mut position = 0;
             for piece in pieces {
                 let (mut numbers, remaining) = rest.split_at(piece.len);
-                match name {
-                    "tokens" => self.row.read(piece.first, numbers)?,
-                    "targets" => {
+                match role {
+                    PartRole::Input => self.row.read(piece.first, numbers)?,
+                    PartRole::Target => {
                         let first = piece.first + 1;
                         self.row.read(first, numbers.reborrow())?;
                         for masked in self.contents.masked_within(first..first + piece.len) {
@@ -329,9 +323,9 @@ impl<R: ReadTokens> DocumentSamples<R> {
                 }
                 (rest, position) = (remaining, position + piece.len);
             }
-            match name {
-                "tokens" => rest.put(iter::repeat(0)),
-                "targets" => {
+            match role {
+                PartRole::Input => rest.put(iter::repeat(0)),
+                PartRole::Target => {
                     let all = 0..rest.len();
                     rest.mask(all);
                 }

@@ -170,7 +170,7 @@ impl DataSet for IdxSet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Batch, KeyedCount, Order, Part, TrainingStep};
+    use crate::{Batch, KeyedCount, Order, Part, PartRole, TrainingStep};
     use ops::TensorType;
 
     /// Three images of 2 by 2 pixels, and their labels.
@@ -197,10 +197,10 @@ mod tests {
         let below = Some(KeyedCount { key: "", count: 10 });
         for shape in [&[1, 2, 2][..], &[2, 2], &[4]] {
             let parts = vec![
-                Part { name: "input", ty: TensorType::f32(shape), below: None },
-                Part { name: "targets", ty: TensorType::i32(&[]), below },
+                Part { role: PartRole::Input, name: "input", ty: TensorType::f32(shape), below: None },
+                Part { role: PartRole::Target, name: "targets", ty: TensorType::i32(&[]), below },
             ];
-            let sample = Sample { parts, length: None, tokens: None };
+            let sample = Sample { parts, length: None };
             let source = set.open(&sample, &mut DigestCache::default()).unwrap();
             set.check(source.contents(), &sample, true).unwrap();
             let mut batch = Batch::new(&sample.parts, 3);

@@ -9,10 +9,8 @@ use std::path::{Path, PathBuf};
 use super::digest::{self, FileDigest, Version, versions};
 use super::files::SplitFiles;
 use super::pixels::Pixels;
-use super::samples::{
-    INPUT, InputMemory, ReadSamples, SampleMemory, Samples, SplitGroups, TARGETS, TargetMemory,
-};
-use super::{DataError, DataSet, DigestCache, Inspected, Part, Sample, Source};
+use super::samples::{InputMemory, ReadSamples, SampleMemory, Samples, SplitGroups, TargetMemory};
+use super::{DataError, DataSet, DigestCache, Inspected, Part, PartRole, Sample, Source};
 use ops::PixelScale;
 
 /// The keys of the folders.
@@ -161,7 +159,7 @@ fn examined(folder: &Path, names: &[String], cache: &mut DigestCache) -> Result<
 
 /// Channels, height and width, if an input has the shape of an image.
 fn image_shape(sample: &Sample) -> Option<[usize; 3]> {
-    let input = sample.parts.iter().find(|part| part.name == INPUT)?;
+    let input = sample.part(PartRole::Input)?;
     match *input.ty.shape.dims() {
         [channels @ (1 | 3), height, width] => Some([channels, height, width]),
         _ => None,
@@ -171,14 +169,14 @@ fn image_shape(sample: &Sample) -> Option<[usize; 3]> {
 impl Images {
     fn check_part(&self, requested: &Part, sample: &Sample) -> Result<(), DataError> {
         let error = |problem, help: &str| Err(unfit(&self.folder, problem, help).in_key(self.key));
-        match (requested.name, requested.below) {
-            (INPUT, _) if image_shape(sample).is_none() => {
+        match (requested.role, requested.below) {
+            (PartRole::Input, _) if image_shape(sample).is_none() => {
                 let asked = requested.ty.shape.dims();
                 let problem = format!("has images, but model.sequential.input is {asked:?}");
                 error(problem, "use input = [3, 224, 224], or [1, 224, 224] for shades of grey")
             }
-            (INPUT, _) => self.check_channels(sample),
-            (TARGETS, Some(below)) if requested.ty.elements() == 1 => {
+            (PartRole::Input, _) => self.check_channels(sample),
+            (PartRole::Target, Some(below)) if requested.ty.elements() == 1 => {
                 if self.classes <= below.count {
                     return Ok(());
                 }
@@ -188,7 +186,7 @@ impl Images {
                 );
                 error(problem, "use a last layer with an output for each class")
             }
-            (TARGETS, _) => {
+            (PartRole::Target, _) => {
                 let problem = format!("has one class for each image, but the model needs {}", requested.ty);
                 error(problem, "use loss = \"cross_entropy\", and layers that end with [classes]")
             }

@@ -29,7 +29,7 @@ mod token_width;
 mod tokens;
 mod weights;
 
-pub use batch::{Batch, FilledPart, KeyedCount, Memory, Part, Sample};
+pub use batch::{Batch, FilledPart, KeyedCount, Memory, Part, PartRole, Sample};
 pub use cifar::{CifarClasses, CifarSet};
 pub use digest::{DigestCache, Work};
 pub use documents::Documents;

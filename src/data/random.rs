@@ -3,7 +3,9 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use super::samples::{ChosenSample, HeldSamples, InputMemory, PARTS, SampleMemory, SampleSet, TargetMemory};
+use super::samples::{
+    ChosenSample, HeldSamples, InputMemory, PARTS, SampleMemory, SampleSet, TargetMemory, is_of_samples,
+};
 use super::{
     Batch, Contents, DataError, DataSet, DigestCache, Inspected, Part, Sample, Source, TrainingStep, digest,
     sampling,
@@ -87,7 +89,7 @@ impl Contents for RandomContents {
 
     /// Any shape, and classes up to the requested bound.
     fn part(&self, requested: &Part) -> Option<Part> {
-        PARTS.contains(&requested.name).then_some(*requested)
+        is_of_samples(requested.role).then_some(*requested)
     }
 
     /// Never fails: there is at least one sample of each.
@@ -188,18 +190,17 @@ impl Source for RandomTensors {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row::WEIGHTS;
     use crate::samples::{INPUT, TARGETS};
-    use crate::{KeyedCount, Order};
+    use crate::{KeyedCount, Order, PartRole, row};
     use ops::TensorType;
 
     /// An odd number of elements, and classes.
     fn parts() -> [Part; 3] {
         let below = Some(KeyedCount { key: "", count: 10 });
         [
-            Part { name: INPUT, ty: TensorType::f32(&[3, 67]), below: None },
-            Part { name: TARGETS, ty: TensorType::i32(&[]), below },
-            Part { name: WEIGHTS, ty: TensorType::f32(&[]), below: None },
+            Part { role: PartRole::Input, name: INPUT, ty: TensorType::f32(&[3, 67]), below: None },
+            Part { role: PartRole::Target, name: TARGETS, ty: TensorType::i32(&[]), below },
+            row::weights(),
         ]
     }
 
@@ -254,7 +255,7 @@ mod tests {
         let set = RandomSet { samples: Some(5), ..ENDLESS };
         let order = Order::Shuffled { keeps_last: true };
         let batch = training(&set, &TrainingStep { number: 1, samples: 4, order, ..FIRST }, 0..4);
-        assert_eq!(floats(&batch, WEIGHTS), [4.0, 0.0, 0.0, 0.0]);
+        assert_eq!(floats(&batch, row::weights().name), [4.0, 0.0, 0.0, 0.0]);
         assert_eq!(classes(&batch)[1..], [-1; 3]);
         assert!(floats(&batch, INPUT)[201..].iter().all(|number| *number == 0.0));
     }

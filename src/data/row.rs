@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::ops::Range;
 
-use super::{Batch, DataError, Part, TrainingStep};
+use super::{Batch, DataError, KeyedCount, Part, PartRole, TrainingStep};
 use ops::{DType, TensorType};
 
 /// A row of tokens, and the offsets of samples in it.
@@ -24,40 +24,45 @@ pub trait TokenRow: Debug + Send + Sync {
     fn evaluation_start(&self, sample: u64, context: usize) -> usize;
 }
 
-/// The parts of a sample. Part n is shifted by n tokens in the row.
+/// The names of a sample's parts.
 pub(super) const PARTS: &[&str] = &["tokens", "targets"];
 
-/// The input of a sample that has no tokens.
-pub const INPUT: &str = "input";
-
-/// Whether a part is stored in the data set, the same in every step; other parts depend on the step.
-pub fn is_of_data(part: &str) -> bool {
-    part == INPUT || places_later(part).is_some()
+/// The parts of a sample of T tokens: these, and as targets the next token of each; i32[T].
+pub fn parts(tokens: usize, below: Option<KeyedCount>) -> [Part; 2] {
+    let ty = TensorType::i32(&[tokens]);
+    let part = |role, name| Part { role, name, ty, below };
+    [part(PartRole::Input, PARTS[0]), part(PartRole::Target, PARTS[1])]
 }
 
 /// The offset of a part relative to its sample, if the part is a slice of the row.
-pub fn places_later(part: &str) -> Option<usize> {
-    PARTS.iter().position(|name| *name == part)
+pub fn places_later(part: PartRole) -> Option<usize> {
+    match part {
+        PartRole::Input => Some(0),
+        PartRole::Target => Some(1),
+        _ => None,
+    }
 }
 
-pub(super) const PLACE: &str = "place";
+/// The tokens of a sample, or the next token of each: the requested part, with ids below `below`.
+pub(super) fn slice(requested: &Part, below: KeyedCount) -> Option<Part> {
+    let ty = TensorType::i32(&[requested.ty.elements()]);
+    places_later(requested.role).map(|_| Part { ty, below: Some(below), ..*requested })
+}
 
-/// The part that a row of tokens consists of: one token.
-pub fn token(dtype: DType) -> Part {
-    Part { name: "row", ty: TensorType::new(dtype, &[]), below: None }
+/// The part that a row consists of: one token.
+pub fn element(dtype: DType) -> Part {
+    Part { role: PartRole::Input, name: "row", ty: TensorType::new(dtype, &[]), below: None }
 }
 
 /// The part that replaces parts of samples that the device holds: two u32, lower half first; i32[2]. For slices of a row,
 /// a sample's offset in it, otherwise its number.
 pub fn place() -> Part {
-    Part { name: PLACE, ty: TensorType::i32(&[2]), below: None }
+    Part { role: PartRole::Place, name: "place", ty: TensorType::i32(&[2]), below: None }
 }
-
-pub(super) const WEIGHTS: &str = "weights";
 
 /// The loss weight of a sample's targets: f32[].
 pub fn weights() -> Part {
-    Part { name: WEIGHTS, ty: TensorType::f32(&[]), below: None }
+    Part { role: PartRole::Weight, name: "weights", ty: TensorType::f32(&[]), below: None }
 }
 
 /// The bit that marks the offset of a missing sample.
@@ -89,13 +94,13 @@ pub fn fill_in(
     batch: &mut Batch,
 ) -> Result<(), DataError> {
     for filled in batch.parts_mut() {
-        let (name, dtype) = (filled.part.name, filled.part.ty.dtype);
-        if name == WEIGHTS {
+        let Part { role, ty: TensorType { dtype, .. }, .. } = filled.part;
+        if role == PartRole::Weight {
             filled.fill_with(weight);
             continue;
         }
         for (sample, memory) in samples.clone().zip(filled.samples_mut()) {
-            match (places_later(name), start(sample)) {
+            match (places_later(role), start(sample)) {
                 (Some(shift), Some(start)) => read(start + shift, dtype, memory)?,
                 // Tokens 0 and masked targets, whose bits are all ones in any type.
                 (Some(shift), None) => memory.fill(if shift > 0 { u8::MAX } else { 0 }),

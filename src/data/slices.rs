@@ -6,12 +6,12 @@ use std::fmt::Debug;
 use std::ops::Range;
 
 use super::ids::Ids;
-use super::row::{PARTS, WEIGHTS};
+use super::row::PARTS;
 use super::{
-    Batch, Contents, DataError, KeyedCount, Note, Order, Part, Sample, Source, Split, TokenRow, TrainingStep,
-    row,
+    Batch, Contents, DataError, KeyedCount, Note, Order, Part, PartRole, Sample, Source, Split, TokenRow,
+    TrainingStep, row,
 };
-use ops::{DType, TensorType};
+use ops::DType;
 
 /// Storage of a row of tokens.
 pub(super) trait ReadTokens: Debug + Send + Sync {
@@ -117,7 +117,7 @@ impl Contents for RowSummary {
         &self.notes
     }
 
-    fn tokens(&self) -> Option<usize> {
+    fn row_len(&self) -> Option<usize> {
         Some(self.splits.training + self.splits.evaluation)
     }
 
@@ -132,11 +132,10 @@ impl Contents for RowSummary {
 
     /// Tokens or targets of the requested length, or the loss weights.
     fn part(&self, requested: &Part) -> Option<Part> {
-        if requested.name == WEIGHTS {
-            return Some(row::weights());
+        match requested.role {
+            PartRole::Weight => Some(row::weights()),
+            _ => row::slice(requested, self.below),
         }
-        let ty = TensorType::i32(&[requested.ty.elements()]);
-        PARTS.contains(&requested.name).then_some(Part { name: requested.name, ty, below: Some(self.below) })
     }
 
     fn check_size(&self, sample: &Sample, evaluates: bool) -> Result<(), DataError> {

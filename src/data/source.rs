@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use ops::PixelScale;
 
 use super::{
-    Batch, DataError, DigestCache, HeldSamples, KeyedCount, Order, Part, Sample, TokenRow, TrainingStep,
+    Batch, DataError, DigestCache, HeldSamples, KeyedCount, Order, Part, PartRole, Sample, TokenRow,
+    TrainingStep,
 };
 
 /// The contents of a data set, or all its errors.
@@ -75,7 +76,7 @@ pub trait DataSet: Debug {
     }
 
     /// The bound of a part's ids, if known before reading.
-    fn below(&self, _part: &str) -> Option<KeyedCount> {
+    fn below(&self, _part: PartRole) -> Option<KeyedCount> {
         None
     }
 
@@ -85,7 +86,7 @@ pub trait DataSet: Debug {
     /// The ids of a part exceed the model's bound.
     fn check_known(&self, sample: &Sample) -> Result<(), DataError> {
         let mut known =
-            sample.parts.iter().filter_map(|requested| Some((requested, self.below(requested.name)?)));
+            sample.parts.iter().filter_map(|requested| Some((requested, self.below(requested.role)?)));
         known.try_for_each(|(requested, found)| check_bound(requested, Some(found), self.name()))
     }
 
@@ -168,8 +169,8 @@ pub trait Contents: Debug + Send + Sync {
         &[]
     }
 
-    /// The number of tokens, if samples are slices of one row.
-    fn tokens(&self) -> Option<usize> {
+    /// The length of the row, if samples are slices of one.
+    fn row_len(&self) -> Option<usize> {
         None
     }
 

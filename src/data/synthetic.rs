@@ -4,12 +4,11 @@ use std::iter;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use super::row::PARTS;
+use super::row::{self, PARTS};
 use super::{
-    Batch, Contents, DataError, DataSet, DigestCache, FilledPart, KeyedCount, Part, Sample, Source,
+    Batch, Contents, DataError, DataSet, DigestCache, FilledPart, KeyedCount, Part, PartRole, Sample, Source,
     TrainingStep, digest, sampling,
 };
-use ops::TensorType;
 
 /// A Markov chain: each token has `successors` possible next tokens, with probabilities proportional to 1, 1/2, 1/3,
 /// ...
@@ -105,7 +104,7 @@ impl SyntheticSet {
 impl Chain {
     /// Fills one part of the samples with chains; `draw(sample, position)` decides each token.
     fn fill(&self, filled: &mut FilledPart, samples: Range<u64>, draw: impl Fn(u64, u64) -> u64) {
-        let shift = PARTS.iter().position(|name| *name == filled.part.name);
+        let shift = row::places_later(filled.part.role);
         let shift = shift.expect("`check` accepted only parts of the chain");
         for (sample, mut tokens) in samples.zip(filled.ids_mut()) {
             let first = sampling::scale(draw(sample, 0), self.set.tokens as u64) as usize;
@@ -141,8 +140,8 @@ impl DataSet for SyntheticSet {
         false
     }
 
-    fn below(&self, part: &str) -> Option<KeyedCount> {
-        PARTS.contains(&part).then_some(SyntheticSet::below(self))
+    fn below(&self, part: PartRole) -> Option<KeyedCount> {
+        part.is_stored().then_some(SyntheticSet::below(self))
     }
 
     fn inspect(&self, _cache: &mut DigestCache) -> Result<Box<dyn Contents>, Vec<DataError>> {
@@ -169,8 +168,7 @@ impl Contents for ChainContents {
     }
 
     fn part(&self, requested: &Part) -> Option<Part> {
-        let ty = TensorType::i32(&[requested.ty.elements()]);
-        PARTS.contains(&requested.name).then_some(Part { name: requested.name, ty, below: Some(self.below) })
+        row::slice(requested, self.below)
     }
 
     /// Never fails: the chain is infinite.
@@ -218,8 +216,7 @@ mod tests {
     const SET: SyntheticSet = SyntheticSet { tokens: 50, successors: 3, seed: 7 };
 
     fn parts(context: usize) -> Vec<Part> {
-        let part = |name| Part { name, ty: TensorType::i32(&[context]), below: None };
-        vec![part("tokens"), part("targets")]
+        row::parts(context, None).to_vec()
     }
 
     fn filled(context: usize, samples: usize, fill: impl Fn(&mut Batch)) -> [Vec<i32>; 2] {

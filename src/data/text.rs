@@ -24,12 +24,11 @@ use examine::TextFile;
 use super::digest::{FileDigest, Version};
 use super::documents::{DocumentSamples, DocumentSet};
 use super::files::SplitFiles;
-use super::row::PARTS;
 use super::slices::{RowSlices, RowSummary, Splits};
 use super::token_files::TokenFiles;
 use super::{
-    Contents, DataError, DataSet, DigestCache, Documents, KeyedCount, Note, Sample, Source, TokenWidth,
-    digest,
+    Contents, DataError, DataSet, DigestCache, Documents, KeyedCount, Note, PartRole, Sample, Source,
+    TokenWidth, digest,
 };
 use base::units::Bytes;
 use base::user_cache;
@@ -233,8 +232,8 @@ impl DataSet for TextSet {
         self.documents == Documents::Joined
     }
 
-    fn below(&self, part: &str) -> Option<KeyedCount> {
-        (self.encoding == Encoding::Bytes && PARTS.contains(&part)).then_some(BYTES)
+    fn below(&self, part: PartRole) -> Option<KeyedCount> {
+        (self.encoding == Encoding::Bytes && part.is_stored()).then_some(BYTES)
     }
 
     fn inspect(&self, cache: &mut DigestCache) -> Result<Box<dyn Contents>, Vec<DataError>> {

@@ -13,7 +13,7 @@ pub use layers::{LayerMatches, named};
 pub use micro_batches::{Graphs, MicroBatch, Pass, forward_pass};
 pub use values::goes_by;
 
-use data::{CheckpointTensor, Documents, Part, RequiredParameter, TensorNaming};
+use data::{CheckpointTensor, Part, PartRole, RequiredParameter, Sample, TensorNaming};
 use ops::{Op, OpKind, Shape, Sizes, StackedRows, Storage, TensorType};
 use spec::Model;
 
@@ -35,7 +35,7 @@ pub struct Scope {
     pub parent: Option<ScopeId>,
     /// The layer that contains it, such as `blocks.3`: the unit of deallocation and of buckets.
     pub layer: ScopeId,
-    /// Whether the layer is one of the model's repeated blocks.
+    /// Whether the layer is a unit of recomputation: a block of a transformer, a module of a list.
     pub block: bool,
 }
 
@@ -64,8 +64,8 @@ pub enum ValueKind {
     Buffer {
         initial: Initial,
     },
-    /// An input of the batch.
-    Input,
+    /// A part of the batch.
+    Input(PartRole),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -76,6 +76,16 @@ pub struct GraphValue {
     pub kind: ValueKind,
     /// The matrices stacked in a parameter.
     pub stacked: StackedRows,
+}
+
+impl GraphValue {
+    /// The role of a part of the batch.
+    pub fn input_role(&self) -> Option<PartRole> {
+        match self.kind {
+            ValueKind::Input(role) => Some(role),
+            _ => None,
+        }
+    }
 }
 
 /// One operation; operands are indices into the graph's values.
@@ -95,23 +105,18 @@ pub struct Graph {
     pub nodes: Vec<Node>,
 }
 
-/// The forward pass of a model on a micro-batch of `micro_batch` samples, with this arrangement of documents. `tokens`:
-/// of each sample, if they are fewer than the model's context.
-pub(crate) fn build_on(
-    model: &Model,
-    documents: Documents,
-    micro_batch: usize,
-    tokens: Option<usize>,
-) -> Graph {
+/// The forward pass of a model on a micro-batch of `micro_batch` samples with these parts: those that the model
+/// requests, and others that data sets add.
+pub(crate) fn build_on(model: &Model, sample: &Sample, micro_batch: usize) -> Graph {
     match model {
-        Model::Transformer(model) => transformer::build(model, documents, micro_batch, tokens),
-        Model::Sequential(model) => sequential::build(model, documents, micro_batch),
+        Model::Transformer(model) => transformer::build(model, sample, micro_batch),
+        Model::Sequential(model) => sequential::build(model, sample, micro_batch),
     }
 }
 
-/// The forward pass on samples of continuous text, without document boundaries.
+/// The forward pass on samples with the parts that the model requests.
 pub fn build(model: &Model, micro_batch: usize) -> Graph {
-    build_on(model, Documents::Joined, micro_batch, None)
+    build_on(model, &model.sample(), micro_batch)
 }
 
 /// All parameters of a model, with the checkpoint tensors of other libraries that contain them.
@@ -178,7 +183,7 @@ impl Graph {
 
     /// Adds an input with the samples of one micro-batch.
     fn input(&mut self, scope: ScopeId, part: &Part, micro_batch: usize) -> usize {
-        self.value(part.name, scope, part.of_samples(micro_batch), ValueKind::Input)
+        self.value(part.name, scope, part.of_samples(micro_batch), ValueKind::Input(part.role))
     }
 
     fn parameter(&mut self, name: &'static str, scope: ScopeId, dims: &[usize], initial: Initial) -> usize {
@@ -273,7 +278,7 @@ impl Graph {
 
     /// The value indices of the batch inputs.
     pub fn inputs(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.values.len()).filter(|&index| self.values[index].kind == ValueKind::Input)
+        (0..self.values.len()).filter(|&index| self.values[index].input_role().is_some())
     }
 
     /// For each value, whether an operation gathers its rows by index, as from an embedding table.

@@ -101,7 +101,7 @@ fn forward(config: &RunConfig, samples: usize) -> Graph {
 /// The forward pass over `samples` samples, with the run's strategy applied. If lengths vary, the samples have the length
 /// of the longest.
 pub fn forward_pass(config: &RunConfig, samples: usize) -> Graph {
-    let mut graph = build_on(&config.model, config.documents(), samples, config.longest());
+    let mut graph = build_on(&config.model, &config.sample(), samples);
     graph.slice_patches(config.strategy.conv_workspace.0);
     if config.strategy.attention == Attention::Materialized {
         graph.materialize_attention();

@@ -5,7 +5,7 @@
 //! a linear layer computes the activation after it.
 
 use super::{Graph, Initial, ScopeId};
-use data::{Documents, Part};
+use data::{Part, PartRole, Sample};
 use ops::{
     Activate, Activation, Add, AddPositions, Attention, AttentionConfig, AvgPool, BatchNorm, BatchNormMode,
     Conv2d, Convolution, CrossEntropy, DType, Dropout, DropoutMask, ElementwiseLoss, Embedding, GroupNorm,
@@ -19,16 +19,16 @@ use spec::{
 };
 
 /// The forward pass over `micro_batch` = B samples.
-pub(super) fn build(model: &Sequential, documents: Documents, micro_batch: usize) -> Graph {
+pub(super) fn build(model: &Sequential, sample: &Sample, micro_batch: usize) -> Graph {
     let mut graph = Graph::new();
-    let input = model.input_part();
+    let input = sample.part(PartRole::Input).expect("layers in a list read an input");
     let mut builder = Builder { graph: &mut graph, dropout: None };
     let mut output = None;
     for Module { path, layer } in model.modules() {
         let scope = builder.graph.layer(path, true);
         let x = output.unwrap_or_else(|| {
             let mut part = |part: &Part| builder.graph.input(scope, part, micro_batch);
-            let x = part(&input);
+            let x = part(input);
             builder.dropout =
                 model.has_dropout().then(|| DropoutSites { seeds: part(&Part::seeds()), next: 0 });
             X { value: x, channels: Channels::First }
@@ -38,8 +38,8 @@ pub(super) fn build(model: &Sequential, documents: Documents, micro_batch: usize
     let output = output.expect("a list has at least one layer");
     let scope = builder.graph.layer("loss".to_owned(), false);
     let output = builder.channels_first(scope, output);
-    let targets = model.targets_part().map(|part| graph.input(scope, &part, micro_batch));
-    let weights = documents.parts(0).first().map(|part| graph.input(scope, part, micro_batch));
+    let mut part = |role| sample.part(role).map(|part| graph.input(scope, part, micro_batch));
+    let (targets, weights) = (part(PartRole::Target), part(PartRole::Weight));
     let terms = LossTerms { weighted: weights.is_some(), ..LossTerms::PLAIN };
     let elementwise = |function| Op::ElementwiseLoss(ElementwiseLoss::of(function, terms));
     let op = match model.loss {

@@ -121,7 +121,7 @@ impl DeviceRates {
         let mut compiler = Compiler::new(target);
         let work = StepWork::of(&compiler.compile_work(&config).ok()?.program);
         let ms = self.step_ms(&work, &config, target).ok()?;
-        Some(1e3 * (batch_size * config.sample().tokens?) as f64 / ms)
+        Some(1e3 * (batch_size * config.sample().positions()?) as f64 / ms)
     }
 
     fn task_seconds(&self, task: &Task, config: &RunConfig, target: &Target) -> Result<f64, UnknownRate> {

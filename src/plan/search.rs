@@ -298,7 +298,7 @@ pub fn sufficient_memory(
 
 /// The tokens of a batch; samples, if the model has no tokens.
 fn tokens(config: &RunConfig) -> f64 {
-    (config.train.batch_size * config.sample().tokens.unwrap_or(1)) as f64
+    (config.train.batch_size * config.sample().positions().unwrap_or(1)) as f64
 }
 
 /// A run with another number of micro-batches.

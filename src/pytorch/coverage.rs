@@ -5,8 +5,8 @@ mod optimizer;
 
 use base::units::Bytes;
 use spec::{
-    ActivationOffload, Attention, BlockPart, CollectedOutput, DataResidence, Documents, Evaluation,
-    EvaluationPass, Init, InputDtype, KeywordEnum, KeywordSet, Leak, Optimizer, OptimizerState, OutputLoss,
+    ActivationOffload, Attention, BlockPart, CollectedOutput, DataResidence, Evaluation, EvaluationPass,
+    Init, InputDtype, KeywordEnum, KeywordSet, Leak, Optimizer, OptimizerState, OutputLoss, PartRole,
     Precision, Recompute, Release, RunConfig, StorageDtype, SubLayers, TorchCheckpoint, TorchKernels,
     TorchOptions, TorchProgram, Transformer, Update,
 };
@@ -247,7 +247,7 @@ pub(crate) fn saves_forward_on_cpu(config: &RunConfig) -> bool {
 
 /// Whether samples have several documents: attention then has a mask for each sample.
 pub(crate) fn packs_documents(config: &RunConfig) -> bool {
-    config.documents() == Documents::Packed
+    config.sample().part(PartRole::Position).is_some()
 }
 
 /// Whether a batch has a part beside tokens and targets: that of packed documents, or an attention mask.
@@ -289,7 +289,7 @@ pub(crate) fn sums_outputs(config: &RunConfig) -> bool {
 
 /// Whether the loss ignores some targets: padding, or what a data set lacks for its last batch.
 pub(crate) fn masks_targets(config: &RunConfig) -> bool {
-    config.documents().mask("targets")
+    config.sample().masks_targets()
 }
 
 /// Whether the optimizer updates fp32 copies of 16-bit parameters. Adapters are fp32 themselves.

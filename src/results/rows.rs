@@ -166,7 +166,7 @@ pub(super) fn untrained_effect(run: &PlannedRun) -> Option<String> {
 /// The estimated tokens per second at the largest micro-batch that fits, with the configured number of micro-batches.
 fn fits_tokens_per_s(plan: &Plan, run: &PlannedRun, config: &RunConfig, speeds: &DeviceRates) -> Option<f64> {
     let ms = speeds.step_ms(run.fits_work.as_ref()?, config, &plan.target).ok()?;
-    let tokens = run.fits_micro_batch? * config.strategy.accumulate * config.sample().tokens?;
+    let tokens = run.fits_micro_batch? * config.strategy.accumulate * config.sample().positions()?;
     Some(1e3 * tokens as f64 / ms)
 }
 

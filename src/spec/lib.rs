@@ -9,7 +9,7 @@ mod experiment;
 mod reader;
 mod schema;
 
-pub use data::{Documents, PaddedLengths, PaddedMicroBatch};
+pub use data::{PaddedLengths, PaddedMicroBatch, PartRole};
 pub use experiment::ablation::AblationLabel;
 pub use experiment::document::{Document, Resolved};
 pub use experiment::load::ExperimentInput;

@@ -293,7 +293,7 @@ impl Contents for DocumentBytes {
 
     /// Samples of a document's bytes but the last, at most `context` each; 0.9 of the documents are for training.
     fn sample_lengths(&self, sample: &Sample) -> Option<SampleLengths> {
-        let context = sample.tokens?;
+        let context = sample.positions()?;
         let samples = |documents: &[usize]| {
             let cut = |bytes: &usize| {
                 let tokens = bytes - 1;

@@ -292,7 +292,7 @@ fn random_experiment() -> impl Strategy<Value = String> {
 }
 
 fn batch(config: &RunConfig, samples: usize, step: usize) -> Batch {
-    let Some(context) = config.sample().tokens else { return random_batch(config, step, samples) };
+    let Some(context) = config.sample().positions() else { return random_batch(config, step, samples) };
     let count = samples * context;
     // Every model has the ids of bytes.
     let token = |index: usize| ((index * 7 + step * 13) % 256) as i32;

@@ -18,7 +18,7 @@ pub(super) fn heading(candidates: &Candidates<'_>, subject: &str, width: usize) 
         1 => "1 sample".to_owned(),
         samples => format!("{samples} samples"),
     };
-    let tokens = config.sample().tokens.map(|tokens| format!(" of {tokens} tokens")).unwrap_or_default();
+    let tokens = config.sample().positions().map(|tokens| format!(" of {tokens} tokens")).unwrap_or_default();
     let optimizer = config.train.optimizer.name();
     let parameters = rate(parameters as f64);
     let line =

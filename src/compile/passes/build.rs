@@ -172,7 +172,7 @@ pub(crate) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
         ValueKind::Parameter { .. } | ValueKind::Buffer { .. } => {
             next.next().expect("fewer than 2^32 parameters")
         }
-        ValueKind::Activation | ValueKind::Input => 0,
+        ValueKind::Activation | ValueKind::Input(_) => 0,
     };
     let sites: Vec<u32> = graph.values.iter().map(site).collect();
     let mut groups: Vec<(Group, Vec<(usize, graph::Initial)>)> = Vec::new();
@@ -183,7 +183,7 @@ pub(crate) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
                 (initial, trainable, storage, dtypes.parameters)
             }
             ValueKind::Buffer { initial } => (initial, false, Storage::Plain, DType::F32),
-            ValueKind::Activation | ValueKind::Input => continue,
+            ValueKind::Activation | ValueKind::Input(_) => continue,
         };
         let buffers = matches!(value.kind, ValueKind::Buffer { .. });
         let layer = graph.scopes[value.scope.index()].layer;
@@ -250,7 +250,7 @@ fn initialise(program: &Program, config: &RunConfig) -> Vec<Instruction> {
 fn assert_trained_together(graph: &Graph, node: &Node) {
     let trained = node.inputs.iter().filter_map(|&input| match graph.values[input].kind {
         ValueKind::Parameter { trainable, .. } => Some(trainable),
-        ValueKind::Buffer { .. } | ValueKind::Activation | ValueKind::Input => None,
+        ValueKind::Buffer { .. } | ValueKind::Activation | ValueKind::Input(_) => None,
     });
     let trained: Vec<bool> = trained.collect();
     let together = trained.windows(2).all(|pair| pair[0] == pair[1]);
@@ -293,7 +293,7 @@ fn forward(
                 continue;
             }
             ValueKind::Activation => Role::Activation,
-            ValueKind::Input => Role::Input,
+            ValueKind::Input(_) => Role::Input,
         };
         let ty = (ShapeSource::Graph(pass, index), value.ty);
         let id = program.add_value(value.name, value.scope, ty, role, Pool::Device);

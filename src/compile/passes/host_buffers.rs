@@ -56,7 +56,8 @@ fn batch_parts(
     let graph = graphs.get(buffer.pass());
     let samples = program.buffer_samples(buffer);
     let loaded = config.loaded();
-    let is_gathered = |name: &str| config.is_gathered(name);
+    let role = |index: usize| graph.values[index].input_role().expect("inputs have roles");
+    let is_gathered = |index: &usize| config.is_gathered(role(*index));
     let pool = if config.strategy.loader.pinned { Pool::Pinned } else { Pool::Host };
     let mut input = |name, ty| program.add_value(name, scope, ty, Role::Input, pool);
     let batch_type = |index: usize| {
@@ -65,10 +66,10 @@ fn batch_parts(
         let dtype = part.map_or(dtype, |part| part.ty.dtype);
         (ShapeSource::Batch(buffer, index), TensorType { dtype, shape: shape.with_first(samples) })
     };
-    let copied_parts = graph.inputs().filter(|&index| !is_gathered(graph.values[index].name));
+    let copied_parts = graph.inputs().filter(|index| !is_gathered(index));
     let mut batch: Vec<ValueId> =
         copied_parts.map(|index| input(graph.values[index].name, batch_type(index))).collect();
-    if graph.inputs().any(|index| is_gathered(graph.values[index].name)) {
+    if graph.inputs().any(|index| is_gathered(&index)) {
         let place = row::place();
         batch.push(input(place.name, (ShapeSource::BatchOffsets(buffer), place.of_samples(samples))));
     }

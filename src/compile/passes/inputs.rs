@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use crate::ir::{Action, HostBuffers, Instruction, Program, ShapeSource, Value, Variant};
-use data::{Documents, Part, row};
+use data::{Part, PartRole, Sample, row};
 use device::{Phase, Pool, Queue, Role};
 use graph::{Graph, GraphValue, Pass};
 use ops::{Cast, CastIds, CastPixels, DType, GatherSamples, GatherTokens, Op, TensorType, ValueId};
@@ -13,7 +13,7 @@ use spec::RunConfig;
 /// The inputs of one section.
 pub(super) struct SectionInputs<'a> {
     config: &'a RunConfig,
-    documents: Documents,
+    sample: Sample,
     pass: Pass,
     phase: Phase,
     /// The parts that are copied from, and the queue that copies.
@@ -23,8 +23,8 @@ pub(super) struct SectionInputs<'a> {
     gathered: Vec<(usize, ValueId)>,
     /// The weights of samples, if some may be missing.
     weights: Option<ValueId>,
-    /// Inputs that are transferred in another dtype than their operation takes, by the cast value.
-    narrow: HashMap<ValueId, ValueId>,
+    /// Inputs that are transferred in another dtype than their operation takes, with their roles, by the cast value.
+    narrow: HashMap<ValueId, (PartRole, ValueId)>,
 }
 
 impl<'a> SectionInputs<'a> {
@@ -42,7 +42,7 @@ impl<'a> SectionInputs<'a> {
         };
         SectionInputs {
             config,
-            documents: config.documents(),
+            sample: config.sample(),
             pass,
             phase,
             batch: batch.clone(),
@@ -61,28 +61,29 @@ impl<'a> SectionInputs<'a> {
         id: ValueId,
         code: &mut Vec<Instruction>,
     ) {
-        if value.name == row::weights().name {
+        let role = value.input_role().expect("inputs have roles");
+        if role == PartRole::Weight {
             self.weights = Some(id);
         }
-        if self.config.is_gathered(value.name) {
+        if self.config.is_gathered(role) {
             self.gathered.push((index, id));
             return;
         }
         let from = part(program, &self.batch, value.name);
-        let to = self.add_narrow(program, id, from);
+        let to = self.add_narrow(program, id, role, from);
         let action = Action::Copy { queue: self.queue, from, to };
         code.push(Instruction::new(action, program.value(from).scope, self.phase));
     }
 
     /// The value that has the dtype of a buffer and is cast to `id`; `id` if it has that dtype.
-    fn add_narrow(&mut self, program: &mut Program, id: ValueId, buffer: ValueId) -> ValueId {
+    fn add_narrow(&mut self, program: &mut Program, id: ValueId, role: PartRole, buffer: ValueId) -> ValueId {
         let value = program.value(id).clone();
         let ty = TensorType { dtype: program.ty(buffer).dtype, ..value.ty };
         if ty == value.ty {
             return id;
         }
         let narrow = program.add_like(Value { variant: Variant::Cast, ty, ..value });
-        self.narrow.insert(id, narrow);
+        self.narrow.insert(id, (role, narrow));
         narrow
     }
 
@@ -100,16 +101,18 @@ impl<'a> SectionInputs<'a> {
         code.push(Instruction::new(action, scope, self.phase));
         let held = program.host_buffers.held.clone();
         for (index, id) in gathered {
-            let GraphValue { name, ty, .. } = &graph.values[index];
-            let (op, from, to) = match row::places_later(name) {
+            let value = &graph.values[index];
+            let (role, ty) = (value.input_role().expect("inputs have roles"), value.ty);
+            let (op, from, to) = match row::places_later(role) {
                 Some(later) if self.config.data.data_set().is_row() => {
-                    let (masks, length) = (self.documents.mask(name), ty.shape.last());
+                    let (masks, length) = (self.sample.masks(role), ty.shape.last());
                     (Op::GatherTokens(GatherTokens { later, masks, length }), held[0], id)
                 }
                 _ => {
-                    let from = part(program, &held, name);
-                    let masks = ty.dtype == DType::I32 && *name != row::INPUT;
-                    (Op::GatherSamples(GatherSamples { masks }), from, self.add_narrow(program, id, from))
+                    let from = part(program, &held, value.name);
+                    let masks = ty.dtype == DType::I32 && role == PartRole::Target;
+                    let to = self.add_narrow(program, id, role, from);
+                    (Op::GatherSamples(GatherSamples { masks }), from, to)
                 }
             };
             let action = Action::Launch { op, inputs: vec![from, place], outputs: vec![to], workspace: None };
@@ -119,10 +122,10 @@ impl<'a> SectionInputs<'a> {
 
     /// The cast of an input before the first operation that reads it, if it needs one.
     pub(super) fn cast(&mut self, program: &Program, wide: ValueId) -> Option<Action> {
-        let narrow = self.narrow.remove(&wide)?;
+        let (role, narrow) = self.narrow.remove(&wide)?;
         let mut inputs = vec![narrow];
         let op = match (program.ty(narrow).dtype, program.ty(wide).dtype) {
-            (_, DType::I32) => Op::CastIds(CastIds { masked: self.documents.mask(program.value(wide).name) }),
+            (_, DType::I32) => Op::CastIds(CastIds { masked: self.sample.masks(role) }),
             (DType::U8, _) => {
                 inputs.extend(self.weights);
                 let scale = self.config.data.data_set().pixel_scale().expect("checked: inputs are pixels");

@@ -35,10 +35,9 @@ fn document_set(documents: Documents, lengths: &[u64], training: usize) -> Docum
 }
 
 fn sample(documents: Documents) -> Sample {
-    let token = |name| Part { name, ty: TensorType::i32(&[CONTEXT]), below: None };
-    let mut parts = vec![token("tokens"), token("targets")];
+    let mut parts = row::parts(CONTEXT, None).to_vec();
     parts.extend(documents.parts(CONTEXT));
-    Sample { parts, length: None, tokens: Some(CONTEXT) }
+    Sample { parts, length: Some(KeyedCount { key: "context", count: CONTEXT }) }
 }
 
 fn document_samples(documents: Documents, lengths: &[u64], training: usize) -> DocumentSamples<Counting> {

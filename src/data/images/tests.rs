@@ -1,16 +1,17 @@
 use image::{GrayImage, Luma, Rgb, RgbImage};
 
 use super::*;
+use crate::samples::{INPUT, TARGETS};
 use crate::{Batch, KeyedCount};
 use ops::TensorType;
 
 fn sample(shape: &[usize], classes: usize) -> Sample {
     let below = Some(KeyedCount { key: "model.sequential.layers", count: classes });
     let parts = vec![
-        Part { name: INPUT, ty: TensorType::f32(shape), below: None },
-        Part { name: TARGETS, ty: TensorType::i32(&[]), below },
+        Part { role: PartRole::Input, name: INPUT, ty: TensorType::f32(shape), below: None },
+        Part { role: PartRole::Target, name: TARGETS, ty: TensorType::i32(&[]), below },
     ];
-    Sample { parts, length: None, tokens: None }
+    Sample { parts, length: None }
 }
 
 /// Folders `blue` and `red` with images of 4 by 2 pixels in these colours.

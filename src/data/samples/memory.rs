@@ -1,8 +1,7 @@
 //! Memory of one sample in a batch.
 
-use super::INPUT;
-use crate::Part;
 use crate::ids::Ids;
+use crate::{Part, PartRole};
 use ops::DType;
 
 /// Memory of the parts of one sample that are read.
@@ -34,11 +33,11 @@ impl<'a> SampleMemory<'a> {
     /// Adds the input or the targets.
     pub(crate) fn add(&mut self, part: &Part, memory: &'a mut [u8]) {
         let dtype = part.ty.dtype;
-        match (part.name, part.below) {
-            (INPUT, Some(below)) => {
+        match (part.role, part.below) {
+            (PartRole::Input, Some(below)) => {
                 self.input = Some(InputMemory::Ids { ids: Ids::of(dtype, memory), count: below.count });
             }
-            (INPUT, None) => self.input = Some(InputMemory::of(dtype, memory)),
+            (PartRole::Input, None) => self.input = Some(InputMemory::of(dtype, memory)),
             (_, Some(below)) => {
                 self.targets =
                     Some(TargetMemory::Classes { ids: Ids::of(dtype, memory), count: below.count });

@@ -11,20 +11,27 @@ use std::path::PathBuf;
 
 use super::digest::FileDigest;
 use super::files::SplitFiles;
-pub(super) use super::row::INPUT;
-use super::row::WEIGHTS;
-use super::{Batch, Contents, DataError, Note, Part, Sample, Source, Split, TrainingStep, sampling};
+use super::{
+    Batch, Contents, DataError, Note, Part, PartRole, Sample, Source, Split, TrainingStep, sampling,
+};
 pub(super) use memory::{InputMemory, SampleMemory, TargetMemory};
 pub(super) use pair::{Pair, PairKeys, Transform};
 pub(super) use set::{ChosenSample, SampleSet};
 pub use set::{HeldPart, HeldSamples};
 pub(super) use stored::{NumberType, SampleFile, StoredSamples};
 
+/// The names of parts.
+pub(super) const INPUT: &str = "input";
 pub(super) const TARGETS: &str = "targets";
-pub(super) const PARTS: &[&str] = &[INPUT, TARGETS, WEIGHTS];
+pub(super) const PARTS: &[&str] = &[INPUT, TARGETS, "weights"];
 
 /// The site of the draws that change training samples, so that they are independent of all others.
 const AUGMENTATION: u64 = 0x6175_676d_656e_7421;
+
+/// Whether samples of an input and targets have a part.
+pub(super) fn is_of_samples(part: PartRole) -> bool {
+    part.is_stored() || part == PartRole::Weight
+}
 
 /// A group of samples that are stored in one way.
 pub(super) trait ReadSamples: Debug + Send + Sync {
@@ -180,7 +187,7 @@ impl Contents for Samples {
 
     /// As requested: `check_size` names the file whose shapes, types or classes are others.
     fn part(&self, requested: &Part) -> Option<Part> {
-        PARTS.contains(&requested.name).then_some(*requested)
+        is_of_samples(requested.role).then_some(*requested)
     }
 
     fn check_size(&self, sample: &Sample, evaluates: bool) -> Result<(), DataError> {

@@ -2,14 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{
-    INPUT, InputMemory, NumberType, ReadSamples, SampleMemory, StoredSamples, TARGETS, TargetMemory,
-};
+use super::{InputMemory, NumberType, ReadSamples, SampleMemory, StoredSamples, TargetMemory};
 use crate::digest::{self, FileDigest};
 use crate::error::count as counted;
 use crate::ids::Ids;
 use crate::pixels::Pixels;
-use crate::{DataError, DigestCache, Part, Sample};
+use crate::{DataError, DigestCache, Part, PartRole, Sample};
 use ops::DType;
 
 /// The keys of the experiment that name the files.
@@ -214,9 +212,9 @@ impl ReadSamples for Pair {
     }
 
     fn check(&self, sample: &Sample) -> Result<(), DataError> {
-        sample.parts.iter().try_for_each(|requested| match requested.name {
-            INPUT => self.check_input(requested),
-            TARGETS => self.check_targets(requested),
+        sample.parts.iter().try_for_each(|requested| match requested.role {
+            PartRole::Input => self.check_input(requested),
+            PartRole::Target => self.check_targets(requested),
             _ => Ok(()),
         })
     }

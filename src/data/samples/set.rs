@@ -3,9 +3,9 @@
 use std::fmt::Debug;
 use std::ops::Range;
 
-use super::{INPUT, SampleMemory};
-use crate::row::{self, PLACE, WEIGHTS};
-use crate::{Batch, DataError, Part, TrainingStep};
+use super::SampleMemory;
+use crate::row;
+use crate::{Batch, DataError, Part, PartRole, TrainingStep};
 use ops::{DType, TensorType};
 
 /// A sample of a batch.
@@ -137,15 +137,15 @@ fn fill(
                 fill_missing(&part, memory);
                 continue;
             };
-            let of_part = held.iter().find(|held| held.part.name == part.name);
-            match (part.name, of_part) {
-                (WEIGHTS, _) => memory.copy_from_slice(&weight.to_ne_bytes()),
-                (PLACE, _) => row::put_place(Some(sample.index), memory),
-                (name, Some(HeldPart { part: own, bytes })) => {
+            let of_part = held.iter().find(|held| held.part.role == part.role);
+            match (part.role, of_part) {
+                (PartRole::Weight, _) => memory.copy_from_slice(&weight.to_ne_bytes()),
+                (PartRole::Place, _) => row::put_place(Some(sample.index), memory),
+                (role, Some(HeldPart { part: own, bytes })) => {
                     let bytes_of_sample = own.ty.bytes() as usize;
                     let held = &bytes[sample.index as usize * bytes_of_sample..][..bytes_of_sample];
-                    match name {
-                        INPUT if own.ty.dtype == DType::U8 && own.below.is_none() => {
+                    match role {
+                        PartRole::Input if own.ty.dtype == DType::U8 && own.below.is_none() => {
                             rounded(&part, memory, &mut wide, |part, memory| {
                                 set.prepare(sample, held, part, memory);
                                 Ok(())
@@ -195,9 +195,9 @@ fn rounded(
 
 /// A sample beyond the last of an epoch: zeros, no weight, and masked classes, whose bits are all ones in any type.
 fn fill_missing(part: &Part, memory: &mut [u8]) {
-    match part.name {
-        PLACE => row::put_place(None, memory),
-        INPUT => memory.fill(0),
+    match part.role {
+        PartRole::Place => row::put_place(None, memory),
+        PartRole::Input => memory.fill(0),
         _ => memory.fill(part.below.map_or(0, |_| u8::MAX)),
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::stored::{ONE, open_tensors, tensors_of, unfit};
 use crate::digest::Version;
 use crate::samples::{INPUT, InputMemory, Pair, PairKeys, ReadSamples, SampleMemory, TARGETS, Transform};
-use crate::{DataError, Sample};
+use crate::{DataError, PartRole, Sample};
 
 /// One safetensors file per sample, with tensors `input` and `targets`.
 #[derive(Debug)]
@@ -99,9 +99,10 @@ impl ReadSamples for SampleFiles {
 
     /// Shapes are those of the first file; an id or a class that is out of range is looked for in all.
     fn check(&self, sample: &Sample) -> Result<(), DataError> {
-        let below = |name| sample.parts.iter().find(|part| part.name == name).and_then(|part| part.below);
-        let is_wrong = |largest: u32| below(TARGETS).is_some_and(|below| largest as usize >= below.count);
-        if below(INPUT).is_none() && !self.first.largest.is_some_and(is_wrong) {
+        let below = |role| sample.part(role).and_then(|part| part.below);
+        let is_wrong =
+            |largest: u32| below(PartRole::Target).is_some_and(|below| largest as usize >= below.count);
+        if below(PartRole::Input).is_none() && !self.first.largest.is_some_and(is_wrong) {
             return self.first.check(sample);
         }
         (0..self.count()).try_for_each(|index| {

@@ -3,21 +3,22 @@ use std::path::Path;
 
 use super::npy::tests::npy;
 use super::*;
-use crate::{Batch, KeyedCount, Order, Part, TrainingStep};
+use crate::{Batch, KeyedCount, Order, Part, PartRole, TrainingStep};
 use ops::{DType, TensorType};
 use tempfile::TempDir;
 
 /// A model's parts: inputs of two numbers, and one of three classes.
 fn parts(dtype: DType) -> Sample {
     let below = Some(KeyedCount { key: "model.sequential.layers", count: 3 });
-    let class = Part { name: TARGETS, ty: TensorType::i32(&[]), below }.loaded_as(dtype);
-    let input = Part { name: INPUT, ty: TensorType::f32(&[2]), below: None };
-    Sample { parts: vec![input, class, crate::row::weights()], length: None, tokens: None }
+    let class =
+        Part { role: PartRole::Target, name: TARGETS, ty: TensorType::i32(&[]), below }.loaded_as(dtype);
+    let input = Part { role: PartRole::Input, name: INPUT, ty: TensorType::f32(&[2]), below: None };
+    Sample { parts: vec![input, class, crate::row::weights()], length: None }
 }
 
 fn regression() -> Sample {
-    let part = |name| Part { name, ty: TensorType::f32(&[2]), below: None };
-    Sample { parts: vec![part(INPUT), part(TARGETS)], length: None, tokens: None }
+    let part = |role, name| Part { role, name, ty: TensorType::f32(&[2]), below: None };
+    Sample { parts: vec![part(PartRole::Input, INPUT), part(PartRole::Target, TARGETS)], length: None }
 }
 
 fn bytes<const SIZE: usize>(numbers: impl IntoIterator<Item = [u8; SIZE]>) -> Vec<u8> {
@@ -169,9 +170,10 @@ fn long_samples_are_read_in_pieces() {
         folder(&[("x.npy", &npy("<f8", &shape, &doubles)), ("y.npy", &npy("<i8", &shape, &classes))]);
     let below = Some(KeyedCount { key: "model.sequential.layers", count: 3 });
     let ty = TensorType::f32(&[count as usize]);
-    let class = Part { name: TARGETS, ty: TensorType { dtype: DType::I32, ..ty }, below };
-    let parts = vec![Part { name: INPUT, ty, below: None }, class];
-    let sample = Sample { parts, length: None, tokens: None };
+    let class =
+        Part { role: PartRole::Target, name: TARGETS, ty: TensorType { dtype: DType::I32, ..ty }, below };
+    let parts = vec![Part { role: PartRole::Input, name: INPUT, ty, below: None }, class];
+    let sample = Sample { parts, length: None };
     let batch = evaluated(&TensorSet { split: 0.5, ..pair(folder.path(), "x.npy", "y.npy") }, &sample, 1);
     assert!(floats(&batch, INPUT).iter().zip(count..).all(|(found, number)| *found == number as f32));
     let found = batch.part(TARGETS).unwrap().bytes.as_chunks().0;

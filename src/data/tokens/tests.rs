@@ -1,8 +1,7 @@
 use std::fs;
 
 use super::*;
-use crate::{Batch, ErrorKey, Order, Part, Sample, TrainingStep};
-use ops::TensorType;
+use crate::{Batch, ErrorKey, Order, Sample, TrainingStep};
 
 fn set(folder: &Path, width: TokenWidth) -> TokenSet {
     TokenSet { paths: vec![folder.join("*.bin")], width, header: 0, evaluate: Vec::new(), split: 0.5 }
@@ -16,8 +15,8 @@ fn write(path: &Path, width: TokenWidth, header: &[u8], numbers: impl Iterator<I
 
 fn sample(context: usize, vocabulary: usize) -> Sample {
     let below = Some(KeyedCount { key: "model.transformer.vocabulary", count: vocabulary });
-    let part = |name| Part { name, ty: TensorType::i32(&[context]), below };
-    Sample { parts: vec![part("tokens"), part("targets")], length: None, tokens: Some(context) }
+    let length = Some(KeyedCount { key: "context", count: context });
+    Sample { parts: crate::row::parts(context, below).to_vec(), length }
 }
 
 /// Tokens and targets of evaluation samples.
@@ -82,7 +81,7 @@ fn vocabulary_must_exceed_the_largest_token() {
         assert_eq!(source.contents().digest(), contents.digest());
         // Both splits are too short for this context.
         let error = set.check(&*contents, &sample(50, 70_001), true).unwrap_err();
-        assert_eq!(error.to_string(), "the training split has 50 tokens; a sample needs at least 51");
+        assert_eq!(error.to_string(), "the training split has 50 tokens; context = 50 needs at least 51");
     }
     // A token that crosses the boundary of two chunks.
     let numbers = (0..600_000).map(|number| if number == (1 << 18) - 1 { 5_000 } else { 7 });
@@ -152,15 +151,15 @@ fn evaluation_files_are_a_split_of_their_own() {
     let both = TokenSet { evaluate, split: 1.0, ..set(folder.path(), TokenWidth::U16) };
     let mut cache = DigestCache::default();
     let contents = both.inspect(&mut cache).unwrap();
-    assert_eq!((contents.tokens(), contents.samples(&sample(9, 200))), (Some(15), 1));
+    assert_eq!((contents.row_len(), contents.samples(&sample(9, 200))), (Some(15), 1));
     let source = both.open(&Sample::NONE, &mut cache).unwrap();
     assert_eq!(source.contents().digest(), contents.digest());
     assert_eq!(evaluated(&*source, 2, 2).unwrap()[0], [100, 101, 102, 103]);
     let alone = TokenSet { evaluate: Vec::new(), ..set(folder.path(), TokenWidth::U16) };
     assert_ne!(alone.inspect(&mut cache).unwrap().digest(), contents.digest());
     let error = both.check(&*contents, &sample(5, 200), true).unwrap_err();
-    assert_eq!(error.to_string(), "the evaluation split has 5 tokens; a sample needs at least 6");
-    assert_eq!(error.help(), "use more tokens");
+    assert_eq!(error.to_string(), "the evaluation split has 5 tokens; context = 5 needs at least 6");
+    assert_eq!(error.help(), "use a shorter context or more tokens");
     let missing = TokenSet { evaluate: vec![folder.path().join("none")], ..both };
     assert_eq!(missing.inspect(&mut cache).unwrap_err()[0].blame(), ErrorKey::Data("evaluate"));
 }

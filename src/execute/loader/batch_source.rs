@@ -28,7 +28,7 @@ pub(crate) struct BatchSource<'a> {
 
 impl<'a> BatchSource<'a> {
     pub(crate) fn new(config: &'a RunConfig, data: &'a dyn Source, held: &'a HeldMemory) -> BatchSource<'a> {
-        BatchSource { config, data, context: config.sample().tokens.unwrap_or(0), held }
+        BatchSource { config, data, context: config.sample().positions().unwrap_or(0), held }
     }
 
     pub(crate) fn context(&self) -> usize {

@@ -15,7 +15,7 @@ impl Volume {
     pub(crate) fn of_step(config: &RunConfig, sample: &Sample, step: usize) -> Volume {
         let samples = config.train.batch_size;
         let tokens = match &config.lengths {
-            None => sample.tokens.map(|tokens| samples * tokens),
+            None => sample.positions().map(|positions| samples * positions),
             Some(lengths) => Some(lengths.tokens_of_step(step, samples, config.micro_batch())),
         };
         Volume { samples, tokens }

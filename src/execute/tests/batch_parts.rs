@@ -106,10 +106,11 @@ impl Source for Rows {
 
 /// The sample that a linear classifier requires.
 pub(super) fn sample() -> Sample {
-    let features = Part { name: "features", ty: TensorType::f32(&[FEATURES]), below: None };
+    let features =
+        Part { role: PartRole::Input, name: "features", ty: TensorType::f32(&[FEATURES]), below: None };
     let below = Some(KeyedCount { key: "classes", count: CLASSES });
-    let classes = Part { name: "classes", ty: TensorType::i32(&[]), below };
-    Sample { parts: vec![features, classes], length: None, tokens: None }
+    let classes = Part { role: PartRole::Target, name: "classes", ty: TensorType::i32(&[]), below };
+    Sample { parts: vec![features, classes], length: None }
 }
 
 /// The mean loss of rows, in f64.

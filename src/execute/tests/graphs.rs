@@ -28,7 +28,7 @@ impl Draft {
         };
         draft.scope("trunk");
         for part in sample().parts {
-            draft.value(part.name, part.of_samples(micro_batch), ValueKind::Input);
+            draft.value(part.name, part.of_samples(micro_batch), ValueKind::Input(part.role));
         }
         draft
     }

@@ -52,7 +52,8 @@ fn padded_to_batch(config: &RunConfig, multiple: usize) -> RunConfig {
 /// The batch of a step, masked behind the length of each micro-batch.
 fn masked_batch(config: &RunConfig, step: usize, samples: usize) -> Batch {
     let lengths = config.lengths.as_ref().expect("lengths vary");
-    let (context, size) = (config.sample().tokens.unwrap(), config.loaded()[1].ty.dtype.bytes() as usize);
+    let (context, size) =
+        (config.sample().positions().unwrap(), config.loaded()[1].ty.dtype.bytes() as usize);
     let micro_batch = if step == 99 { config.evaluation_batch() } else { None };
     let micro_batch = micro_batch.unwrap_or(config.micro_batch());
     let mut whole = batch(config, step, samples);
@@ -158,7 +159,7 @@ fn random_combinations_follow_their_lengths() {
     let combinations = testing::tenth(if testing::on_cuda() { 8 } else { 300 });
     for (number, choice) in testing::sample(combinations).into_iter().enumerate() {
         let mut config = testing::small_with(&choice);
-        if config.sample().tokens.is_none() {
+        if config.sample().positions().is_none() {
             continue;
         }
         // `rules` refuses these keys with lengths that vary.

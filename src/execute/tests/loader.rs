@@ -138,8 +138,8 @@ fn held_data_is_in_the_ledger() {
     let source = |source| trained(Loader { source, dtype: IdDtype::U8, ..Loader::default() }).1.measured;
     let (plain, ram, device) = (plain.measured, source(DataResidence::Ram), source(DataResidence::Device));
     let folder = tempfile::tempdir().unwrap();
-    let tokens = self::source(&config(folder.path(), Loader::default())).contents().tokens().unwrap() as u64;
-    let context = testing::small().sample().tokens.unwrap() as u64;
+    let tokens = self::source(&config(folder.path(), Loader::default())).contents().row_len().unwrap() as u64;
+    let context = testing::small().sample().positions().unwrap() as u64;
     let rounded = |bytes: u64| bytes.next_multiple_of(256);
     let batches = |bytes: u64| 2 * rounded(5 * context * bytes);
     let host = |measured: &Measured| measured.host_peak_bytes.unwrap();
@@ -181,7 +181,7 @@ fn each_prefetched_batch_takes_host_memory() {
             _ => predicted.host.steady_peak().live[Role::Input],
         }
     };
-    let context = testing::small().sample().tokens.unwrap() as u64;
+    let context = testing::small().sample().positions().unwrap() as u64;
     // Tokens and targets with their alignment, and the optimizer's scalars.
     let batches = |count: u64| 2 * (count * 5 * context * 4).next_multiple_of(256);
     let numbers = input(Loader::default(), Pool::Pinned) - batches(1);
@@ -211,7 +211,7 @@ fn each_prefetched_batch_takes_host_memory() {
 
 #[test]
 fn effects_contain_the_loading_of_batches() {
-    let context = testing::small().sample().tokens.unwrap() as u64;
+    let context = testing::small().sample().positions().unwrap() as u64;
     let (_, plain) = trained(Loader::default());
     assert_eq!(plain.measured.batch_bytes, Some(2 * 5 * context * 4));
     assert!(!plain.measured.effects.contains(" per batch"), "{}", plain.measured.effects);
@@ -232,7 +232,7 @@ fn incomplete_last_batch_has_the_loss_of_its_samples() {
     let learnt = |batch_size: usize, last_batch: LastBatch, loader: Loader| {
         let folder = tempfile::tempdir().unwrap();
         let mut config = config(folder.path(), loader);
-        let context = config.sample().tokens.unwrap();
+        let context = config.sample().positions().unwrap();
         let text: String = (0..3 * context + 5).map(|i| char::from(b'a' + (i * i % 23) as u8)).collect();
         let file = folder.path().join("short.txt");
         std::fs::write(&file, text).unwrap();

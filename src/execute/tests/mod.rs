@@ -38,7 +38,7 @@ use crate::engine::Engine;
 use crate::metrics::Counts;
 use base::units::Bytes;
 use compile::{Action, Program, SectionKind};
-use data::{Batch, DataSet as _, DigestCache, Documents, Order, Part, RandomSet, TrainingStep, seeds};
+use data::{Batch, DataSet as _, DigestCache, Order, Part, RandomSet, TrainingStep, seeds};
 use device::{Delay, Device, Limits, Pool, Target};
 use memory::{Evaluations, Failure, OutOfMemory, RunSchedule, Shortfall, StepWork, predict};
 use spec::*;
@@ -67,7 +67,7 @@ fn token(step: usize, i: usize) -> i32 {
 
 /// A part of the data that is held in memory: that of all these batches.
 fn held(config: &RunConfig, part: &Part) -> Vec<u8> {
-    let held = match config.sample().tokens {
+    let held = match config.sample().positions() {
         Some(tokens) => row(config, config.train.batch_size * tokens),
         None => BATCHES.iter().flat_map(|&step| samples(config, step, part)).collect(),
     };
@@ -107,7 +107,7 @@ fn hold(engine: &mut Engine, config: &RunConfig) -> Result<(), Failure> {
 
 fn batch(config: &RunConfig, step: usize, samples: usize) -> Batch {
     let sample = config.sample();
-    if sample.tokens.is_none() {
+    if sample.positions().is_none() {
         let mut batch = testing::random_batch(config, step, samples);
         if config.strategy.loader.source == DataResidence::Device {
             let first =
@@ -120,13 +120,13 @@ fn batch(config: &RunConfig, step: usize, samples: usize) -> Batch {
         }
         return batch;
     }
-    let count = samples * sample.tokens.expect("the model works on tokens");
+    let count = samples * sample.positions().expect("the model works on tokens");
     let token = |i: usize| token(step, i);
     let tokens = (0..count).map(|i| token(i).to_ne_bytes());
     let context = count / samples;
     // Document lengths, if documents are separate; then some padding.
     let len = |i: usize| 3 + (i / context + step) % 4;
-    let is_apart = config.data.documents() != Documents::Joined;
+    let is_apart = config.data.text().is_some_and(|text| text.documents != DocumentArrangement::Joined);
     let target = |i: usize| {
         let place = i % context;
         let is_last = (place + 1).is_multiple_of(len(i)) || place + 2 > context.max(3);

@@ -1,10 +1,9 @@
 //! The embedding layer and the inputs of a batch.
 
-use super::Samples;
 use super::dropout::{self, DropoutSite};
 use super::normal;
 use crate::Graph;
-use data::{Documents, Part};
+use data::{Part, PartRole, Sample};
 use ops::{DType, Embedding, Op};
 use spec::{Positions, Transformer};
 
@@ -29,18 +28,13 @@ pub(super) struct BatchInputs {
     pub(super) seeds: Option<usize>,
 }
 
-pub(super) fn build(
-    graph: &mut Graph,
-    model: &Transformer,
-    documents: Documents,
-    Samples { micro_batch, tokens: t }: Samples,
-) -> Embedded {
+pub(super) fn build(graph: &mut Graph, model: &Transformer, sample: &Sample, micro_batch: usize) -> Embedded {
     let (c, v) = (model.d_model, model.vocabulary);
     let scope = graph.layer("embedding".to_owned(), false);
-    let [tokens, targets] = model.parts(t).map(|part| graph.input(scope, &part, micro_batch));
-    let others: Vec<usize> =
-        documents.parts(t).iter().map(|part| graph.input(scope, part, micro_batch)).collect();
-    let (weights, starts) = (others.first().copied(), others.get(1).copied());
+    let mut part = |role| sample.part(role).map(|part| graph.input(scope, part, micro_batch));
+    let [tokens, targets] = [PartRole::Input, PartRole::Target]
+        .map(|role| part(role).expect("a transformer requests tokens and targets"));
+    let [weights, starts] = [PartRole::Weight, PartRole::Position].map(part);
     let seeds = model.dropout.is_any().then(|| graph.input(scope, &Part::seeds(), micro_batch));
     let table = graph.parameter("table", scope, &[v, c], normal(model));
     let mut inputs = vec![tokens, table];

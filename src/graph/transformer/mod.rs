@@ -15,31 +15,17 @@ mod norm;
 mod sub_layer;
 
 use super::{Graph, Initial};
-use data::Documents;
+use data::Sample;
 use spec::Transformer;
 
 pub(super) use checkpoint_names::checkpoint_tensors;
 pub(crate) use mlp::ROUTER;
 
-/// The samples of a micro-batch.
-#[derive(Clone, Copy, Debug)]
-struct Samples {
-    /// B.
-    micro_batch: usize,
-    /// T.
-    tokens: usize,
-}
-
-/// `tokens` = T, the tokens of each sample, is at most the model's context; `None`: its context.
-pub(super) fn build(
-    model: &Transformer,
-    documents: Documents,
-    micro_batch: usize,
-    tokens: Option<usize>,
-) -> Graph {
+/// The forward pass over `micro_batch` = B samples of T tokens, at most the model's context.
+pub(super) fn build(model: &Transformer, sample: &Sample, micro_batch: usize) -> Graph {
     let mut graph = Graph::new();
-    let samples = Samples { micro_batch, tokens: tokens.unwrap_or(model.context) };
-    let embedding::Embedded { mut x, table, batch } = embedding::build(&mut graph, model, documents, samples);
+    let embedding::Embedded { mut x, table, batch } =
+        embedding::build(&mut graph, model, sample, micro_batch);
     for layer in 0..model.layers {
         x = block::build(&mut graph, model, layer, x, &batch);
     }
@@ -61,12 +47,16 @@ fn into_residual(model: &Transformer) -> Initial {
 mod tests {
     use super::*;
     use ops::Activation;
-    use spec::{MlpActivation, Norm, Positions};
+    use spec::{MlpActivation, Model, Norm, Positions};
+
+    fn parameters(model: &Transformer) -> u64 {
+        crate::build(&Model::Transformer(model.clone()), 1).parameters()
+    }
 
     #[test]
     fn gpt2_has_the_published_parameter_count() {
         let model = Transformer { vocabulary: 50257, ..Transformer::new(12, 768, 12, 1024) };
-        assert_eq!(build(&model, Documents::Joined, 1, None).parameters(), 124_439_808);
+        assert_eq!(parameters(&model), 124_439_808);
     }
 
     /// The published parameter counts; Llama has a gated feed-forward layer and an untied output layer.
@@ -83,14 +73,11 @@ mod tests {
             tied: false,
             ..Transformer::new(32, 4096, 32, 2048)
         };
-        assert_eq!(build(&model, Documents::Joined, 1, None).parameters(), 6_738_415_616);
+        assert_eq!(parameters(&model), 6_738_415_616);
         // Llama 3 8B has four query heads per key head.
         let model = Transformer { vocabulary: 128_256, kv_heads: 8, d_ff: 14_336, context: 8192, ..model };
-        assert_eq!(build(&model, Documents::Joined, 1, None).parameters(), 8_030_261_248);
+        assert_eq!(parameters(&model), 8_030_261_248);
         // Mistral 7B is the same with a smaller vocabulary.
-        assert_eq!(
-            build(&Transformer { vocabulary: 32_000, ..model }, Documents::Joined, 1, None).parameters(),
-            7_241_732_096
-        );
+        assert_eq!(parameters(&Transformer { vocabulary: 32_000, ..model }), 7_241_732_096);
     }
 }

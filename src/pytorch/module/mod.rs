@@ -20,7 +20,7 @@ use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use graph::{Graph, GraphValue, ValueKind, forward_pass};
 use ops::{Frequencies, Op, OpKind};
-use spec::{ActivationOffload, Attention, KeywordSet, Recompute, RunConfig};
+use spec::{ActivationOffload, Attention, KeywordSet, PartRole, Recompute, RunConfig};
 
 /// A value of the graph: one tensor, or the tensors of stacked matrices, such as queries, keys and values.
 #[derive(Clone)]
@@ -136,15 +136,15 @@ impl Module {
         let rotations = rotations.map(|(frequencies, dims)| (frequencies.clone(), tables(dims))).collect();
         let masks = [false, true]
             .map(|windowed| mask_shape(&graph, windowed).map(|dims| torch.empty(&dims, DType::Bool)));
-        let input = |name: &str| {
-            let is_input = |index: &usize| graph.values[*index].name == name;
+        let input = |role: PartRole, name: &str| {
+            let is_input = |index: &usize| graph.values[*index].input_role() == Some(role);
             graph.inputs().find(is_input).ok_or_else(|| NotCovered(format!("models without {name}")))
         };
         let groups = config.model.transformer().is_some_and(|model| model.kv_heads != model.heads);
         let is_fp32 = dtype_of(config.strategy.precision.dtype()) == DType::F32;
         let is_unfused = is_fp32 && groups && !torch.rules.efficient_groups;
         let loss_chunks = config.strategy.loss_chunks;
-        let (tokens, targets) = (input("tokens")?, input("targets")?);
+        let (tokens, targets) = (input(PartRole::Input, "tokens")?, input(PartRole::Target, "targets")?);
         let (calls, last_uses) =
             (Rc::new(calls(config.strategy.recompute, &graph)), last_uses(&graph, &separate));
         Ok(Rc::new(Module {

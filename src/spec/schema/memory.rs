@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use data::{Documents, PaddedLengths};
+use data::{PaddedLengths, PartRole};
 use ops::PixelScale;
 
 use super::collect::Collect;
@@ -46,7 +46,7 @@ pub struct ProgramKey {
     clips: bool,
     evaluation: Option<EvaluationKey>,
     task: Task,
-    documents: Documents,
+    parts: Vec<PartRole>,
     /// Whether parameters are loaded from a file.
     stored: bool,
     strategy: Strategy,
@@ -118,7 +118,7 @@ impl RunConfig {
             clips: clip_norm.is_some(),
             evaluation: evaluation.as_ref().map(evaluation_key),
             task: what,
-            documents: self.documents(),
+            parts: self.sample().parts.iter().map(|part| part.role).collect(),
             stored: model.weights().is_some(),
             strategy: strategy.clone(),
             held: data_len

@@ -12,7 +12,7 @@ use crate::reader::parsers::{Boolean, DIMENSION, POSITIVE, SEED, STEPS, STEPS_OR
 use std::sync::Arc;
 
 use data::{
-    Batch, BatchSequence, Batching, Contents, Documents, Memory, Order, PaddedLengths, Part, Sample,
+    Batch, BatchSequence, Batching, Contents, Memory, Order, PaddedLengths, Part, PartRole, Sample,
     SampleLengths, row,
 };
 use ops::{DType, TensorType};
@@ -26,8 +26,8 @@ pub struct RunConfig {
     pub evaluation: Option<Evaluation>,
     pub measure: Measure,
     pub strategy: Strategy,
-    /// Number of tokens of a data set that is one row of tokens, or of samples of one that has inputs and targets: those
-    /// that a run reads. Not a key: it is known once the data set was opened.
+    /// The length of a data set that is one row, or the number of samples that a run reads of one that has inputs and
+    /// targets. Not a key: it is known once the data set was opened.
     pub data_len: Option<usize>,
     /// The padded length of each micro-batch, if they vary. Not a key either: the documents decide.
     pub lengths: Option<Arc<PaddedLengths>>,
@@ -135,19 +135,9 @@ impl RunConfig {
         self.measure.what == Task::Training
     }
 
-    /// How documents become samples. Joined documents count as padded ones if an epoch keeps an incomplete batch, whose
-    /// missing samples are padding.
-    pub fn documents(&self) -> Documents {
-        let documents = self.data.documents();
-        match (documents, self.train.order()) {
-            (Documents::Joined, Order::Shuffled { keeps_last: true }) => Documents::Padded,
-            _ => documents,
-        }
-    }
-
     /// Sets what is known of a run once its data was opened.
     pub fn set_data_properties(&mut self, contents: &dyn Contents) {
-        self.data_len = contents.tokens().or_else(|| {
+        self.data_len = contents.row_len().or_else(|| {
             let [training, evaluation] = contents.splits()?;
             let evaluation = if self.evaluation.is_some() { evaluation } else { 0 };
             Some(training.saturating_add(evaluation) as usize)
@@ -161,7 +151,7 @@ impl RunConfig {
         });
         // Beside the first document, all else is as padding.
         self.all_packed = contents.first_documents(&sample).and_then(|lengths| {
-            let padded = self.padded_lengths(&lengths, &sample, sample.tokens?)?;
+            let padded = self.padded_lengths(&lengths, &sample, sample.positions()?)?;
             Some(padded.all_have_padding())
         });
     }
@@ -183,7 +173,7 @@ impl RunConfig {
             evaluation: self.evaluation_batch().map_or(training, own_batch),
             multiple,
         };
-        PaddedLengths::new(samples, sample.tokens?, &batches)
+        PaddedLengths::new(samples, sample.positions()?, &batches)
     }
 
     /// Optimizer steps of a run whose micro-batches have different lengths. `None`: all have one length.
@@ -204,23 +194,26 @@ impl RunConfig {
         evaluation.is_some_and(|evaluation| is_last || (step + 1).is_multiple_of(evaluation.every.max(1)))
     }
 
-    /// The same run on samples of this number of tokens, all of one length.
+    /// The same run on samples that all have this length.
     #[must_use]
-    pub fn at_length(&self, tokens: usize) -> RunConfig {
-        RunConfig { lengths: Some(Arc::new(PaddedLengths::of_one(tokens))), ..self.clone() }
+    pub fn at_length(&self, length: usize) -> RunConfig {
+        RunConfig { lengths: Some(Arc::new(PaddedLengths::of_one(length))), ..self.clone() }
     }
 
-    /// Tokens of a padded sample in a micro-batch with the longest sample of the data, if lengths vary.
+    /// Length of a padded sample in a micro-batch with the longest sample of the data, if lengths vary.
     pub fn longest(&self) -> Option<usize> {
         self.lengths.as_ref().map(|lengths| lengths.longest())
     }
 
-    /// The parts that the program reads of each sample: the model's inputs, and the part that separates documents. If
-    /// lengths vary, those of the longest sample.
+    /// The parts that the program reads of each sample: those that the model requests, and those that the data adds.
+    /// If lengths vary, those of the longest sample.
     pub fn sample(&self) -> Sample {
         let mut sample = self.model.sample_of(self.longest());
-        let context = sample.tokens.unwrap_or(0);
-        sample.parts.extend(self.documents().parts(context));
+        sample.parts.extend(self.data.added_parts(&sample));
+        // An incomplete batch has missing samples.
+        if self.train.order() == (Order::Shuffled { keeps_last: true }) && !sample.masks_targets() {
+            sample.parts.push(row::weights());
+        }
         sample
     }
 
@@ -228,39 +221,36 @@ impl RunConfig {
     /// device, the sample's place in it instead of the parts that it holds.
     pub fn loaded(&self) -> Vec<Part> {
         let (held, whole): (Vec<Part>, Vec<Part>) =
-            self.sample().parts.into_iter().partition(|part| self.is_gathered(part.name));
+            self.sample().parts.into_iter().partition(|part| self.is_gathered(part.role));
         let whole = whole.into_iter().map(|part| self.as_loaded(part));
         whole.chain((!held.is_empty()).then(row::place)).collect()
     }
 
     /// Whether the device gathers a part of the samples from data that it holds.
-    pub fn is_gathered(&self, part: &str) -> bool {
-        self.strategy.loader.source == DataResidence::Device && row::is_of_data(part)
+    pub fn is_gathered(&self, part: PartRole) -> bool {
+        self.strategy.loader.source == DataResidence::Device && part.is_stored()
     }
 
     /// A part in the type that it is transferred in.
     fn as_loaded(&self, part: Part) -> Part {
-        match part.name {
-            row::INPUT if part.below.is_none() => {
-                let dtype = self.strategy.input_dtype.dtype();
-                Part { ty: TensorType { dtype, ..part.ty }, ..part }
-            }
-            _ => part.loaded_as(self.strategy.loader.dtype.dtype()),
+        if part.is_numeric_input() {
+            let dtype = self.strategy.input_dtype.dtype();
+            return Part { ty: TensorType { dtype, ..part.ty }, ..part };
         }
+        part.loaded_as(self.strategy.loader.dtype.dtype())
     }
 
     /// The parts that are read from the data set for each sample, with inputs in the type that they are transferred in.
     pub fn read_sample(&self) -> Sample {
         let mut sample = self.sample();
-        let is_number = |part: &&mut Part| part.name == row::INPUT && part.below.is_none();
-        for part in sample.parts.iter_mut().filter(is_number) {
+        for part in sample.parts.iter_mut().filter(|part| part.is_numeric_input()) {
             *part = self.as_loaded(*part);
         }
         sample
     }
 
-    /// The parts of data that is held in memory as a whole, each with the type of one of `data_len` samples or, of a token
-    /// row, one token. Empty for data that is streamed.
+    /// The parts of data that is held in memory as a whole, each with the type of one of `data_len` samples or, of a row,
+    /// one element. Empty for data that is streamed.
     pub fn held_parts(&self) -> Vec<Part> {
         let Loader { source, dtype, .. } = self.strategy.loader;
         let data_set = self.data.data_set();
@@ -268,16 +258,16 @@ impl RunConfig {
             return Vec::new();
         }
         if data_set.is_row() {
-            return vec![row::token(dtype.dtype())];
+            return vec![row::element(dtype.dtype())];
         }
         let held = |part: Part| match (source, part.below) {
             // A batch is assembled from the pixels, which training may change.
-            (DataResidence::Ram, None) if data_set.has_pixels() && part.name == row::INPUT => {
+            (DataResidence::Ram, None) if data_set.has_pixels() && part.role == PartRole::Input => {
                 Part { ty: TensorType { dtype: DType::U8, ..part.ty }, ..part }
             }
             _ => self.as_loaded(part),
         };
-        self.sample().parts.into_iter().filter(|part| row::is_of_data(part.name)).map(held).collect()
+        self.sample().parts.into_iter().filter(|part| part.role.is_stored()).map(held).collect()
     }
 
     /// Bytes of the data that is held in memory, as it is stored there; `None` if its size is unknown.

@@ -9,7 +9,6 @@ use crate::reader::error::{Error, Problem};
 use crate::reader::keys::join;
 use crate::reader::source::Sources;
 use crate::reader::tree::Table;
-use data::Documents;
 
 /// Checks a configuration whose keys are all in range; `tree` has the spans of the keys.
 pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>> {
@@ -40,7 +39,7 @@ pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>
         train.optimizer.check(tree),
         if config.trains() { train.schedule.check(config.steps(), tree) } else { Ok(()) },
         has_parameters_to_train(config, tree),
-        strategy.segments_have_blocks(model.blocks(), tree),
+        strategy.segments_have_layers(model.recompute_units(), tree),
     ]
     .into_iter()
     .filter_map(Result::err)
@@ -128,12 +127,13 @@ fn data_matches_model(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
 /// accepts.
 fn ids_fit_loader_dtype(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     let (Loader { dtype, source, .. }, data_set) = (config.strategy.loader, config.data.data_set());
-    for part in config.sample().parts {
+    let sample = config.sample();
+    for part in &sample.parts {
         let Some(asked) = part.below else { continue };
         // With tokens on the device, a missing sample is marked by its offset, not by masked ids.
         let is_marked = source == DataResidence::Device && data_set.is_row();
-        let masks = config.documents().mask(part.name) && !is_marked;
-        let known = data_set.below(part.name).filter(|known| known.count <= asked.count).unwrap_or(asked);
+        let masks = sample.masks(part.role) && !is_marked;
+        let known = data_set.below(part.role).filter(|known| known.count <= asked.count).unwrap_or(asked);
         if known.count <= dtype.holds(masks) {
             continue;
         }
@@ -167,13 +167,13 @@ fn held_data_is_one_row_or_samples(config: &RunConfig, tree: &Table) -> Result<(
         return held_samples_stay(config, tree);
     }
     let documents = "data.text.documents";
-    let (what, keys, other) = match config.data.documents() {
-        Documents::Joined => (
+    let (what, keys, other) = match config.data.text() {
+        None => (
             format!("data.{} generates its samples", data_set.name()),
             ["strategy.loader.source", "data"],
             "",
         ),
-        _ => (
+        Some(_) => (
             format!("{documents} keeps documents apart"),
             ["strategy.loader.source", documents],
             " or documents = \"joined\"",
@@ -245,7 +245,7 @@ fn shuffled_data_is_finite(config: &RunConfig, tree: &Table) -> Result<(), Probl
 /// the start of its document only.
 fn separated_documents_need_causal_attention(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     let sees_all = config.model.transformer().is_some_and(|model| !model.causal);
-    if config.data.documents() == Documents::Joined || !sees_all {
+    if !sees_all || config.data.added_parts(&config.sample()).is_empty() {
         return Ok(());
     }
     let message =

@@ -1,8 +1,7 @@
 //! JSON files: nested fields, arrays, conversations, token ids, and the targets that they mask.
 
 use super::*;
-use crate::{Batch, Order, Part, TrainingStep};
-use ops::TensorType;
+use crate::{Batch, Order, TrainingStep};
 
 const CHATML: &str = "<|{role}|>{content}<e>\n";
 
@@ -175,7 +174,8 @@ fn masked_targets_are_neither_weighed_nor_padding() {
         r#"{"input_ids": [9, 10, 11], "labels": [9, -100, -100]}"#,
     ];
     let mut folder = TestFolder::with(&[("a.jsonl", lines.join("\n").as_bytes())]);
-    let part = |name| Part { name, ty: TensorType::i32(&[6]), below: None };
+    let tokens = crate::row::parts(6, None);
+    let length = Some(KeyedCount { key: "context", count: 6 });
     for (documents, targets, padding) in [
         (Documents::Padded, vec![[-1, 3, 4, -1, -1, -1], [7, 8, -1, -1, -1, -1]], 2 + 4),
         (Documents::Packed, vec![[-1, 3, 4, -1, 7, 8]], 0),
@@ -184,9 +184,9 @@ fn masked_targets_are_neither_weighed_nor_padding() {
             TextSet { documents, ..set(&folder, Encoding::Ids, RecordFormat::Ids("input_ids".to_owned())) };
         let cached = folder.encoded(&set, encoder::in_thread).unwrap();
         let contents = set.separated(&cached).unwrap();
-        let mut parts = vec![part("tokens"), part("targets")];
+        let mut parts = tokens.to_vec();
         parts.extend(documents.parts(6));
-        let sample = Sample { parts, length: None, tokens: Some(6) };
+        let sample = Sample { parts, length };
         contents.check_size(&sample, false).unwrap();
         assert_eq!(contents.samples(&sample), targets.len() as u64);
         let data = DocumentSamples::new(row(cached.encoded, cached.below), contents, &sample);
@@ -210,7 +210,7 @@ fn masked_targets_are_neither_weighed_nor_padding() {
     let mut folder = TestFolder::with(&[("a.jsonl", none.as_bytes())]);
     let set = set(&folder, Encoding::Ids, RecordFormat::Ids("input_ids".to_owned()));
     let cached = folder.encoded(&set, encoder::in_thread).unwrap();
-    let sample = Sample { parts: vec![part("tokens")], length: None, tokens: Some(6) };
+    let sample = Sample { parts: tokens.to_vec(), length };
     let error = set.separated(&cached).unwrap().check_size(&sample, false).unwrap_err().to_string();
     let expected =
         "the training split has 0 documents with a target that is not masked; a sample needs at least 1";

@@ -26,9 +26,8 @@ fn counting(bytes: u8, split: f64) -> RowSlices<Text> {
 }
 
 fn sample(context: usize) -> Sample {
-    let part = |name| Part { name, ty: TensorType::i32(&[context]), below: Some(given("vocabulary", 300)) };
-    let parts = vec![part("tokens"), part("targets")];
-    Sample { parts, length: Some(given("context", context)), tokens: Some(context) }
+    let parts = crate::row::parts(context, Some(given("vocabulary", 300))).to_vec();
+    Sample { parts, length: Some(given("context", context)) }
 }
 
 /// The tokens and targets of a filled batch.
@@ -165,14 +164,12 @@ fn bytes_are_below_256_before_and_after_reading() {
 #[test]
 fn mismatched_parts_are_reported_with_both_types() {
     let (set, data) = (plain(&[], 0.9), counting(100, 0.9));
-    let check =
-        |parts: Vec<Part>| set.check(data.contents(), &Sample { parts, length: None, tokens: None }, true);
+    let check = |parts: Vec<Part>| set.check(data.contents(), &Sample { parts, length: None }, true);
     assert!(check(sample(8).parts).is_ok());
 
     let tokens = sample(8).parts[0];
-    let image = Part { name: "image", ty: TensorType::f32(&[28, 28]), below: None };
-    let error = check(vec![tokens, image]).unwrap_err();
-    let expected = "the model needs `image`, which data.text does not provide: its samples have `tokens` and \
+    let error = check(vec![tokens, Part::seeds()]).unwrap_err();
+    let expected = "the model needs `seeds`, which data.text does not provide: its samples have `tokens` and \
                     `targets`";
     assert_eq!((error.to_string().as_str(), error.blame()), (expected, ErrorKey::DataSet));
 

@@ -25,7 +25,7 @@ use super::rules::attach_span;
 use crate::reader::declare::choice;
 use crate::reader::error::Problem;
 use crate::reader::tree::Table;
-use data::{DataSet, Documents};
+use data::{DataSet, Part, Sample};
 
 choice! {
     pub enum Data("data"): DataSource {
@@ -54,9 +54,9 @@ trait DataSource {
         false
     }
 
-    /// How documents become samples.
-    fn documents(&self) -> Documents {
-        Documents::Joined
+    /// The parts of a sample beside those that a model requests, which this sample has.
+    fn added_parts(&self, _requested: &Sample) -> Vec<Part> {
+        Vec::new()
     }
 
     /// The multiple that the lengths of micro-batches are rounded up to, if each is padded to its longest document.
@@ -80,9 +80,9 @@ impl Data {
         self.each().has_tensors()
     }
 
-    /// How documents become samples.
-    pub fn documents(&self) -> Documents {
-        self.each().documents()
+    /// The parts of a sample beside those that a model requests, which this sample has.
+    pub fn added_parts(&self, requested: &Sample) -> Vec<Part> {
+        self.each().added_parts(requested)
     }
 
     /// The multiple that the lengths of micro-batches are rounded up to, if each is padded to its longest document.

@@ -16,7 +16,7 @@ use crate::reader::parsers::{DIMENSION, NonEmptyText, SHARE, keyword};
 use crate::reader::paths::{EVALUATION_PATHS, PATHS};
 use crate::reader::tree::Table;
 use crate::schema::rules::attach_span;
-use data::{DataSet, Documents, Encoding, RecordFormat, TextSet, TokenizerFile};
+use data::{DataSet, Documents, Encoding, Part, RecordFormat, Sample, TextSet, TokenizerFile};
 
 key_table! {
     /// Text files, in the order of their sorted paths.
@@ -183,9 +183,19 @@ impl Text {
     }
 }
 
+impl DocumentArrangement {
+    fn resolve(self) -> Documents {
+        match self {
+            DocumentArrangement::Joined => Documents::Joined,
+            DocumentArrangement::Padded => Documents::Padded,
+            DocumentArrangement::Packed => Documents::Packed,
+        }
+    }
+}
+
 impl DataSource for Text {
     fn data_set(&self) -> Box<dyn DataSet> {
-        let documents = self.documents();
+        let documents = self.documents.resolve();
         let Text {
             paths,
             tokens,
@@ -216,12 +226,9 @@ impl DataSource for Text {
         Box::new(TextSet { paths, encoding, records, documents, evaluate, split })
     }
 
-    fn documents(&self) -> Documents {
-        match self.documents {
-            DocumentArrangement::Joined => Documents::Joined,
-            DocumentArrangement::Padded => Documents::Padded,
-            DocumentArrangement::Packed => Documents::Packed,
-        }
+    fn added_parts(&self, requested: &Sample) -> Vec<Part> {
+        let context = requested.positions().unwrap_or(0);
+        self.documents.resolve().parts(context)
     }
 
     fn batch_multiple(&self) -> Option<usize> {

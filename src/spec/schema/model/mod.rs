@@ -38,8 +38,8 @@ trait Architecture {
     /// Its kind and sizes, in one line.
     fn description(&self) -> String;
 
-    /// The parts of each sample that it reads, for samples of this number of tokens; `None`: of its context.
-    fn sample(&self, tokens: Option<usize>) -> Sample;
+    /// The parts of each sample that it reads, for samples of this length; `None`: of its own length.
+    fn sample(&self, length: Option<usize>) -> Sample;
 
     /// Whether it draws random numbers in training.
     fn draws(&self) -> bool;
@@ -52,8 +52,8 @@ trait Architecture {
         false
     }
 
-    /// The number of its blocks, and the key that sets it.
-    fn blocks(&self) -> KeyedCount;
+    /// The number of layers that can be recomputed, and the key that sets it.
+    fn recompute_units(&self) -> KeyedCount;
 
     /// The file of its initial parameters, if there is one.
     fn weights(&self) -> Option<&Path>;
@@ -80,9 +80,9 @@ impl Model {
         self.sample_of(None)
     }
 
-    /// The parts of each sample that it reads, for samples of this number of tokens; `None`: of its context.
-    pub(crate) fn sample_of(&self, tokens: Option<usize>) -> Sample {
-        self.each().sample(tokens)
+    /// The parts of each sample that it reads, for samples of this length; `None`: of its own length.
+    pub(crate) fn sample_of(&self, length: Option<usize>) -> Sample {
+        self.each().sample(length)
     }
 
     /// How the library's class of the model names its tensors: that of its family, or of this architecture, if there is one.
@@ -107,9 +107,9 @@ impl Model {
         self.each().has_accuracy()
     }
 
-    /// The number of its blocks, and the key that sets it.
-    pub fn blocks(&self) -> KeyedCount {
-        self.each().blocks()
+    /// The number of layers that can be recomputed, and the key that sets it.
+    pub fn recompute_units(&self) -> KeyedCount {
+        self.each().recompute_units()
     }
 
     /// The file of its initial parameters, if there is one.

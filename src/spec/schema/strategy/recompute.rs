@@ -123,12 +123,12 @@ impl Recompute {
 }
 
 impl Strategy {
-    /// Fails if there are more segments than blocks.
-    pub(crate) fn segments_have_blocks(&self, blocks: KeyedCount, tree: &Table) -> Result<(), Problem> {
-        let KeyedCount { key, count } = blocks;
+    /// Fails if there are more segments than layers.
+    pub(crate) fn segments_have_layers(&self, layers: KeyedCount, tree: &Table) -> Result<(), Problem> {
+        let KeyedCount { key, count } = layers;
         match self.recompute {
             Recompute::Segments(segments) if segments > count => Err(attach_span(
-                format!("recompute.segments = {segments} exceeds the number of blocks, {key} = {count}"),
+                format!("recompute.segments = {segments} exceeds the number of layers, {count} of {key}"),
                 &["strategy.recompute.segments", key],
                 tree,
                 if count == 1 { "use 1".to_owned() } else { format!("use 1 to {count}") },

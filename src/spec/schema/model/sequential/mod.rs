@@ -24,7 +24,7 @@ use crate::reader::list::List;
 use crate::reader::parsers::{DIMENSION, UsizeRange};
 use crate::reader::paths::file_path;
 use crate::reader::tree::Table;
-use data::{KeyedCount, Part, Sample};
+use data::{KeyedCount, Part, PartRole, Sample};
 use ops::{Shape, TensorType};
 
 /// The key that decides the number of layers and classes.
@@ -63,7 +63,7 @@ impl Sequential {
             Some(count) => (TensorType::i32(dims.dims()), Some(KeyedCount { key: LAYERS, count })),
             None => (TensorType::f32(dims.dims()), None),
         };
-        Part { name: "input", ty, below }
+        Part { role: PartRole::Input, name: "input", ty, below }
     }
 
     /// The targets of a sample: class indices i32, or f32 of the output's shape. A sum has none.
@@ -79,7 +79,7 @@ impl Sequential {
             }
             OutputLoss::Sum => return None,
         };
-        Some(Part { name: "targets", ty, below })
+        Some(Part { role: PartRole::Target, name: "targets", ty, below })
     }
 
     /// Changes each layer, those within others included.
@@ -132,9 +132,9 @@ impl Architecture for Sequential {
         format!("sequential {modules} {layers} {} to {}", sizes.join("x"), output.join("x"))
     }
 
-    fn sample(&self, _tokens: Option<usize>) -> Sample {
+    fn sample(&self, _length: Option<usize>) -> Sample {
         let parts = std::iter::once(self.input_part()).chain(self.targets_part()).collect();
-        Sample { parts, length: None, tokens: None }
+        Sample { parts, length: None }
     }
 
     fn draws(&self) -> bool {
@@ -157,7 +157,7 @@ impl Architecture for Sequential {
         matches!(self.loss, OutputLoss::CrossEntropy(_))
     }
 
-    fn blocks(&self) -> KeyedCount {
+    fn recompute_units(&self) -> KeyedCount {
         KeyedCount { key: LAYERS, count: self.modules().len() }
     }
 

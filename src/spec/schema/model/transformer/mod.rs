@@ -26,8 +26,8 @@ use crate::reader::error::Problem;
 use crate::reader::parsers::{Boolean, DIMENSION, POSITIVE, UsizeRange, keyword};
 use crate::reader::paths::file_path;
 use crate::reader::tree::Table;
-use data::{KeyedCount, Part, Sample};
-use ops::{Activation, Frequencies, TensorType};
+use data::{KeyedCount, Sample, row};
+use ops::{Activation, Frequencies};
 
 /// Together with the bounds of dimensions, it keeps products of sizes within 64 bits; no machine comes near it.
 pub(super) const LAYERS: UsizeRange = UsizeRange(1..=1 << 14);
@@ -222,12 +222,6 @@ impl Transformer {
             None => self.rotary.frequencies(),
         })
     }
-
-    /// The tokens of a sample and their targets, i32[T] each, for samples of `tokens` = T tokens.
-    pub fn parts(&self, tokens: usize) -> [Part; 2] {
-        let below = Some(KeyedCount { key: "model.transformer.vocabulary", count: self.vocabulary });
-        ["tokens", "targets"].map(|name| Part { name, ty: TensorType::i32(&[tokens]), below })
-    }
 }
 
 impl Architecture for Transformer {
@@ -239,9 +233,10 @@ impl Architecture for Transformer {
     }
 
     fn sample(&self, tokens: Option<usize>) -> Sample {
-        let length = KeyedCount { key: "model.transformer.context", count: self.context };
+        let below = KeyedCount { key: "model.transformer.vocabulary", count: self.vocabulary };
         let tokens = tokens.unwrap_or(self.context);
-        Sample { parts: self.parts(tokens).to_vec(), length: Some(length), tokens: Some(tokens) }
+        let length = KeyedCount { key: "model.transformer.context", count: tokens };
+        Sample { parts: row::parts(tokens, Some(below)).to_vec(), length: Some(length) }
     }
 
     fn draws(&self) -> bool {
@@ -252,7 +247,7 @@ impl Architecture for Transformer {
         Model::Transformer(Transformer { dropout: Dropout::default(), ..self.clone() })
     }
 
-    fn blocks(&self) -> KeyedCount {
+    fn recompute_units(&self) -> KeyedCount {
         KeyedCount { key: "model.transformer.layers", count: self.layers }
     }
 
