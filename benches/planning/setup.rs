@@ -100,6 +100,6 @@ pub(crate) fn target(kind: DeviceKind) -> Target {
         limited: false,
         host_memory: None,
         figures: Figures::Measured,
-        rank: device::Rank::ALONE,
+        rank: 0,
     }
 }

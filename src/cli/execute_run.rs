@@ -1,11 +1,11 @@
 //! `execute-run`, a hidden command: the child process of a sweep that executes one run.
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::failure::{ExitStatus, Failure};
 use data::DigestCache;
-use execute::{DumpContents, Message, Reporter};
+use execute::{DumpContents, Message, RankPlace, Reporter};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -24,9 +24,26 @@ pub(super) struct Args {
     /// Do not measure the device's rates: another repeat did
     #[arg(long)]
     without_rates: bool,
+    /// Index of this process among the ranks of the run
+    #[arg(long, value_name = "N", requires = "group")]
+    rank: Option<usize>,
+    /// File of the memory that the ranks share
+    #[arg(long, value_name = "FILE", requires = "rank")]
+    group: Option<PathBuf>,
+    /// Milliseconds that a rank waits for the others
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    stall: u64,
     /// Index of the card
     #[arg(long, value_name = "N", default_value_t = 0)]
     ordinal: usize,
+}
+
+impl Args {
+    /// The place among the ranks, if there are several.
+    fn place(&self) -> Option<RankPlace<'_>> {
+        let patience = Duration::from_millis(self.stall);
+        Some(RankPlace { index: self.rank?, memory: self.group.as_deref()?, patience })
+    }
 }
 
 pub(super) fn run(args: Args, began: Instant) -> Result<ExitStatus, Failure> {
@@ -39,8 +56,13 @@ pub(super) fn run(args: Args, began: Instant) -> Result<ExitStatus, Failure> {
         (false, false) => None,
     };
     let outcome = match contents {
-        Some(contents) => execute::dump(&args.folder, digests, &mut reporter, args.ordinal, contents),
-        None => execute::run(&args.folder, digests, &mut reporter, began, args.ordinal, !args.without_rates),
+        Some(contents) => {
+            execute::dump(&args.folder, digests, &mut reporter, args.ordinal, args.place(), contents)
+        }
+        None => {
+            let rates = !args.without_rates;
+            execute::run(&args.folder, digests, &mut reporter, began, args.ordinal, rates, args.place())
+        }
     };
     let outcome = outcome.map_err(Failure::machine)?;
     reporter.send(&Message::Finished(Box::new(outcome)));

@@ -293,9 +293,10 @@ impl TableEntry {
 
     /// Whether a step has several micro-batches.
     pub(super) fn accumulates(&self) -> bool {
-        self.micro_batches() > Some(1)
+        self.micro_batches() > Some(self.row.ranks.unwrap_or(1))
     }
 
+    /// Those of a step on all ranks.
     fn micro_batches(&self) -> Option<usize> {
         Some(self.row.batch_size?.div_ceil(self.row.micro_batch.filter(|rows| *rows > 0)?))
     }

@@ -8,7 +8,7 @@ use super::lengths;
 use super::passes::build::{Layout, layouts};
 use super::passes::{copies, offsets, slices, workspaces};
 use super::verify::{Violation, verify};
-use super::{RecomputePlan, Verification, compile, rank_config};
+use super::{RecomputePlan, Verification, compile, rank_target};
 use crate::ir::{
     Action, LossSlices, Offloadable, OperandTypes, Parameter, Program, Section, SectionKind, ShapeSource,
     Value,
@@ -116,7 +116,11 @@ fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &T
     if program.loss_slices.iter().any(|sliced| slices(sliced) != sliced.count) {
         return false;
     }
-    let own = rank_config(config, target);
+    // Shares have tensors of other sizes at each size of the model.
+    if config.shards_states() {
+        return false;
+    }
+    let own = config.of_rank(target.rank);
     let further = Section::new(SectionKind::Micro, &own).repeat_count > 0;
     if further != program.section(SectionKind::Micro).is_some() {
         return false;
@@ -126,6 +130,7 @@ fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &T
         return false;
     }
     (program.batch_size, program.samples) = (config.train.batch_size, own.train.batch_size);
+    program.evaluation_batch_size = config.evaluation_batch().unwrap_or(program.batch_size);
     program.evaluation_samples = own.evaluation_batch().unwrap_or(program.samples);
     program.sections.iter_mut().for_each(|section| section.resize(&own));
     let updates = config.train.optimizer.groups();
@@ -173,7 +178,7 @@ fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &T
             return false;
         }
     }
-    resize_operations(program, target)
+    resize_operations(program, &rank_target(config, target))
 }
 
 /// Gives values the shapes of their sources, in order; `None`: the shape stays.
@@ -238,6 +243,7 @@ pub(super) fn resize_operations(program: &mut Program, target: &Target) -> bool 
 
 #[cfg(test)]
 mod tests {
+    use crate::rank_graphs;
     use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
 
     use super::*;
@@ -273,7 +279,7 @@ mod tests {
             config in any_config(), other in any_config(), target in any_target(), more in 0..=18usize,
         ) {
             // The same choices at other sizes, of a model of equal depth.
-            let batch_size = config.strategy.accumulate + more;
+            let batch_size = (config.strategy.accumulate + more).max(config.ranks());
             let other = RunConfig {
                 model: models::as_deep(&other.model, &config.model),
                 train: Train { batch_size, ..config.train.clone() },
@@ -284,18 +290,18 @@ mod tests {
                 ..config.clone()
             };
             let structure = |config: &RunConfig| {
-                let Graphs { full, tail, evaluated } = Graphs::of(config);
+                let Graphs { full, tail, evaluated } = rank_graphs(config, &target);
                 let slices = |graph: &Graph| {
                     let loss = graph.nodes.iter().find(|node| node.op.as_loss().is_some()).expect("a loss");
                     slices::count(config, graph.values[loss.inputs[0]].ty.shape.rows())
                 };
-                let further = Section::new(SectionKind::Micro, config).repeat_count > 0;
+                let further = Section::new(SectionKind::Micro, &config.of_rank(0)).repeat_count > 0;
                 let program = compile_run(config, &target).unwrap();
                 let offloaded: Vec<bool> = program.offloadable.iter().map(|value| value.is_offloaded).collect();
                 let formats: Vec<_> = layouts(&full, config)
                     .flat_map(|Layout { group, members, .. }| vec![group.format.states; members.len()])
                     .collect();
-                let recompute_plan = recompute_plan_of(config, &Graphs::of(config));
+                let recompute_plan = recompute_plan_of(config, &rank_graphs(config, &target));
                 let evaluated = evaluated.map(|evaluated| slices(&evaluated.full));
                 let slices = [Some(slices(&full)), tail.as_ref().map(slices), evaluated];
                 // The deviation of a bias depends on the number of inputs.
@@ -304,16 +310,17 @@ mod tests {
             };
             let mut compiler = Compiler::new(&target, Verification::AfterEveryPass);
             let compile = |compiler: &mut Compiler<'_>, config: &RunConfig| {
-                let graphs = Graphs::of(config);
+                let graphs = rank_graphs(config, &target);
                 let recompute_plan = recompute_plan_of(config, &graphs);
                 compiler.compile(config, graphs, &recompute_plan).unwrap().program.clone()
             };
             compile(&mut compiler, &other);
             let mut before = &other;
             for config in [&config, &other] {
-                let recompute_plan = recompute_plan_of(config, &Graphs::of(config));
-                let resized = compiler.sized(config, Graphs::of(config), &recompute_plan).unwrap().1;
-                prop_assert!(resized || structure(config) != structure(before), "the structure is the same");
+                let recompute_plan = recompute_plan_of(config, &rank_graphs(config, &target));
+                let resized = compiler.sized(config, rank_graphs(config, &target), &recompute_plan).unwrap().1;
+                let is_same = !config.shards_states() && structure(config) == structure(before);
+                prop_assert!(resized || !is_same, "the structure is the same");
                 before = config;
                 let resized = compile(&mut compiler, config);
                 let compiled = compile_run(config, &target).unwrap();

@@ -12,8 +12,8 @@ mod verify;
 pub use instantiate::{Compiled, Compiler};
 pub use ir::{
     Action, BatchBuffer, Bucket, BucketState, HostBuffers, Instruction, LossScaling, LossSlices, Offloadable,
-    OperandTypes, Parameter, Program, Results, Section, SectionKind, ShapeSource, Stage, SubRange, Value,
-    Variant, View,
+    OperandTypes, Parameter, Program, Results, Section, SectionKind, ShapeSource, Share, Stage, SubRange,
+    Value, Variant, View, When,
 };
 pub use lengths::{LengthPrograms, StepSection, StepSections};
 pub use passes::annotations::Annotations;
@@ -23,27 +23,22 @@ pub use verify::{Invariant, Violation, verify};
 
 use std::borrow::Cow;
 
-use device::{Rank, Target};
+use device::Target;
 use graph::Graphs;
 use passes::run_passes;
 use spec::RunConfig;
 
-/// The configuration of the target's rank: the run's, with the rank's share of the batch.
-fn rank_config<'a>(config: &'a RunConfig, target: &Target) -> Cow<'a, RunConfig> {
-    if target.rank == Rank::ALONE {
-        return Cow::Borrowed(config);
+/// The device of a rank of the run.
+fn rank_target<'a>(config: &RunConfig, target: &'a Target) -> Cow<'a, Target> {
+    match config.ranks() {
+        1 => Cow::Borrowed(target),
+        ranks => Cow::Owned(target.of_rank(ranks)),
     }
-    let mut own = config.clone();
-    own.train.batch_size = target.rank.samples(config.train.batch_size).len();
-    if let Some(batch_size) = own.evaluation.as_mut().and_then(|evaluation| evaluation.batch_size.as_mut()) {
-        *batch_size = target.rank.samples(*batch_size).len();
-    }
-    Cow::Owned(own)
 }
 
 /// The forward passes that a target's rank runs.
 pub fn rank_graphs(config: &RunConfig, target: &Target) -> Graphs {
-    Graphs::of(&rank_config(config, target))
+    Graphs::of(&config.of_rank(target.rank))
 }
 
 /// When the verifier runs during a compilation.
@@ -64,10 +59,11 @@ pub fn compile(
     recompute_plan: &RecomputePlan,
     verification: Verification,
 ) -> Result<Program, Violation> {
+    let target = &*rank_target(config, target);
     let mut program = run_passes(
         graphs,
-        &rank_config(config, target),
-        config.train.batch_size,
+        &config.of_rank(target.rank),
+        config,
         target,
         recompute_plan,
         verification,
@@ -90,9 +86,9 @@ pub fn compile_annotated(
 ) -> Result<Program, Violation> {
     run_passes(
         graphs,
-        &rank_config(config, target),
-        config.train.batch_size,
-        target,
+        &config.of_rank(target.rank),
+        config,
+        &rank_target(config, target),
         recompute_plan,
         Verification::AfterEveryPass,
         &change,

@@ -20,7 +20,9 @@ use std::time::Duration;
 use ops::{DType, Op, TensorType, TypeError};
 
 pub use choice::{Choice, Placed, Source, Work};
-pub use cpu::{CpuDevice, Delay, described as described_processor, target as cpu_target};
+pub use cpu::{
+    CpuDevice, Delay, RankGroup, SharedMemory, described as described_processor, target as cpu_target,
+};
 pub use cpu::{LEAST_PRODUCT_WORKSPACE_PER_THREAD, OPERAND_ALIGNMENT};
 pub use cpu::{from_f32, to_f32};
 pub use cuda::{
@@ -32,7 +34,7 @@ pub use cuda::{emulate_delay, emulate_way};
 pub use known::{ASSUMED_CONTEXT, KNOWN_CARDS, KnownCard};
 pub use ledger::{Ledger, Peak, Phase, Position, Usage};
 pub use lent::HostSlice;
-pub use open::{DetectError, Detected, DeviceChoice, detect, find, open, open_card};
+pub use open::{DetectError, Detected, DeviceChoice, detect, find, open, open_card, open_rank};
 pub use probe::{ProbeError, ProbeReport, in_child as probe_in_child, this_program};
 pub use rank::Rank;
 pub use rates::{Factors, Rates, measure as measure_rates, product as measure_product};
@@ -96,10 +98,12 @@ pub enum Queue {
     Copy,
     /// Operations that the host processor computes, on host memory.
     Host,
+    /// Exchanges with other ranks, on device memory.
+    Communication,
 }
 
 impl Queue {
-    pub const ALL: [Queue; 3] = [Queue::Compute, Queue::Copy, Queue::Host];
+    pub const ALL: [Queue; 4] = [Queue::Compute, Queue::Copy, Queue::Host, Queue::Communication];
 
     /// The device's queues, which accept copies.
     pub const OF_DEVICE: [Queue; 2] = [Queue::Compute, Queue::Copy];
@@ -109,6 +113,7 @@ impl Queue {
             Queue::Compute => "compute",
             Queue::Copy => "copy",
             Queue::Host => "host",
+            Queue::Communication => "communication",
         }
     }
 }
@@ -165,8 +170,10 @@ pub enum DeviceError {
     Type(#[from] TypeError),
     #[error("buffer {} is not in host memory", buffer.0)]
     NotOfHost { buffer: Buffer },
-    #[error("the host queue does not accept copies")]
+    #[error("only the compute and the copy queue accept copies")]
     NoCopies,
+    #[error("the device exchanges nothing with other ranks")]
+    NoRanks,
     #[error("the device cannot reserve addresses without memory")]
     NoReservations,
     #[error("the device cannot capture graphs")]
@@ -255,6 +262,31 @@ pub trait Device {
         workspace: Option<Region>,
     ) -> Result<(), DeviceError>;
 
+    /// Replaces numbers by their sums over all ranks, on the communication queue. All ranks enqueue the same exchanges in
+    /// the same order.
+    ///
+    /// # Errors
+    /// `NoRanks` if the device is that of a single rank.
+    fn all_reduce(&mut self, _numbers: Tensor) -> Result<(), DeviceError> {
+        Err(DeviceError::NoRanks)
+    }
+
+    /// Completes numbers of which each rank has an equal share in place, on the communication queue.
+    ///
+    /// # Errors
+    /// As `all_reduce`.
+    fn all_gather(&mut self, _numbers: Tensor) -> Result<(), DeviceError> {
+        Err(DeviceError::NoRanks)
+    }
+
+    /// Replaces a few numbers of the host by their sums over all ranks; as they are, if there is one rank.
+    ///
+    /// # Errors
+    /// `Lost` if a rank does not arrive.
+    fn sum_over_ranks(&mut self, _numbers: &mut [f64]) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
     /// Gives the caller exclusive access to a region of host memory. No part of it may be lent already. Before each
     /// use, the holder waits for the work enqueued on the region.
     ///
@@ -331,6 +363,15 @@ pub trait Device {
     /// The device fails.
     fn laps(&mut self) -> Result<Vec<Duration>, DeviceError> {
         Ok(Vec::new())
+    }
+
+    /// The total duration of exchanges on the communication queue since the previous call, waits for other ranks
+    /// included. Waits for them. `None` if the device does not time them.
+    ///
+    /// # Errors
+    /// The device fails.
+    fn exchanged(&mut self) -> Result<Option<Duration>, DeviceError> {
+        Ok(None)
     }
 
     /// The total duration of copies on the copy queue since the previous call. Waits for them. A device with a clock

@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use super::probe::{self, ProbeError};
 use super::{
-    CpuDevice, CudaDevice, Device, DeviceError, DeviceKind, Limits, Target, Unavailable, cpu_target, equip,
+    CpuDevice, CudaDevice, Device, DeviceError, DeviceKind, Limits, RankGroup, Target, Unavailable,
+    cpu_target, equip,
 };
 use base::units::Bytes;
 
@@ -134,6 +135,17 @@ pub fn open_card(target: &Target, ordinal: usize) -> Result<Box<dyn Device>, Dev
     match target.kind {
         DeviceKind::Cpu => Ok(Box::new(CpuDevice::new(target.clone())?)),
         DeviceKind::Cuda => Ok(Box::new(CudaDevice::new(target.clone(), ordinal)?)),
+    }
+}
+
+/// Opens the device of a rank, which exchanges numbers with those of the group.
+///
+/// # Errors
+/// As `open`; `NoRanks` for a card.
+pub fn open_rank(target: &Target, group: RankGroup) -> Result<Box<dyn Device>, DeviceError> {
+    match target.kind {
+        DeviceKind::Cpu => Ok(Box::new(CpuDevice::with(target.clone(), None, Some(group))?)),
+        DeviceKind::Cuda => Err(DeviceError::NoRanks),
     }
 }
 

@@ -13,16 +13,10 @@ pub struct Rank {
 impl Rank {
     pub const ALONE: Rank = Rank { index: 0, of: 1 };
 
-    /// The rank's range of `of_all` samples. Ranks' counts differ by at most one.
+    /// The rank's range of `of_all` samples. Ranks' counts differ by at most one; the first rank has the most.
     pub fn samples(self, of_all: usize) -> Range<usize> {
-        let begin = |index: usize| of_all * index / self.of;
+        let begin = |index: usize| (of_all * index).div_ceil(self.of);
         begin(self.index)..begin(self.index + 1)
-    }
-}
-
-impl Default for Rank {
-    fn default() -> Rank {
-        Rank::ALONE
     }
 }
 
@@ -38,6 +32,7 @@ mod tests {
             assert!(shares.windows(2).all(|pair| pair[0].end == pair[1].start));
             let lens = || shares.iter().map(|share| share.len());
             assert!(lens().max().unwrap() - lens().min().unwrap() <= 1);
+            assert_eq!(lens().max().unwrap(), shares[0].len());
         }
     }
 }

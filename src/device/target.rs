@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
+use super::Pool;
 use super::cpu::LEAST_PRODUCT_WORKSPACE_PER_THREAD;
-use super::{Pool, Rank};
 use base::units::Bytes;
 use ops::{Processor, WorkspaceLimits};
 
@@ -77,9 +77,10 @@ pub struct Target {
     /// The origin of the figures. Not part of a run's id: with correct figures, it is the same run.
     #[serde(skip_serializing_if = "Figures::are_measured")]
     pub figures: Figures,
-    /// The rank that determines this device's share of the samples. Not in target files: there are no collectives yet.
+    /// Index of the device's rank among those of a run. Not in target files: plans are of the first rank, which needs the
+    /// most memory.
     #[serde(skip)]
-    pub rank: Rank,
+    pub rank: usize,
 }
 
 /// Requested limits, in place of the machine's memory.
@@ -143,6 +144,16 @@ impl Target {
             Pool::Device => self.context.0.saturating_add(bytes).saturating_sub(self.memory.0),
             Pool::Host | Pool::Pinned => bytes.saturating_sub(self.available_at(home)),
         }
+    }
+
+    /// The device of one of the ranks of a run: those on one machine's processors share its threads and its memory, unless
+    /// the memory is a requested limit, which is each device's own.
+    pub fn of_rank(&self, ranks: usize) -> Target {
+        if self.kind == DeviceKind::Cuda {
+            return self.clone();
+        }
+        let memory = if self.limited { self.memory } else { Bytes(self.memory.0 / ranks as u64) };
+        Target { threads: (self.threads / ranks).max(1), memory, ..self.clone() }
     }
 
     /// The same device with another memory size.

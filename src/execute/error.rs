@@ -35,6 +35,8 @@ pub enum RunError {
     Refused { pool: Pool, bytes: Bytes },
     #[error("cannot start a thread for loader.workers: {0}")]
     NoThread(io::Error),
+    #[error("cannot join the other ranks: {0}")]
+    NoGroup(io::Error),
     #[error("the data or the model's weights changed while the sweep ran; sweep again")]
     DataChanged,
     #[error("{file} is not a table of matmul algorithms: {error}")]

@@ -20,14 +20,24 @@ use super::metrics::{
 use super::prepare::{MatmulAlgorithmSources, Prepared, prime, products};
 use compile::Program;
 use data::{DigestCache, Sample, Source, StoredParameters};
-use device::{Device, DeviceKind, Factors, Pool};
+use device::{Device, DeviceKind, Factors, Pool, Rank, RankGroup};
 use memory::{Failure, RunSchedule, predict};
 use spec::{Precision, RunConfig};
 
 /// The file in a run's folder with its timeline: a line for each instruction.
 pub const MEMORY_FILE: &str = "memory.csv";
 
-/// Executes the run of a folder. The folder holds `run.toml`, `target.toml`, [`DATA_FILE`] and, for a repeat, the
+/// One of several ranks: its index, and how it finds the others.
+#[derive(Clone, Copy, Debug)]
+pub struct RankPlace<'a> {
+    pub index: usize,
+    /// The file of the shared memory.
+    pub memory: &'a Path,
+    /// How long it waits for the others.
+    pub patience: Duration,
+}
+
+/// Executes the run of a folder, or a rank's part of it. Only the first rank writes files. The folder holds `run.toml`, `target.toml`, [`DATA_FILE`] and, for a repeat, the
 /// matmul algorithms of the first run ([`PRODUCTS_FILE`](super::PRODUCTS_FILE)). The run adds [`STEPS_FILE`],
 /// [`MEMORY_FILE`] and its matmul algorithms. `began` is the start of the process, `ordinal` selects one of several
 /// CUDA devices. With `rates`, the peak rates of the device are measured after the run.
@@ -41,10 +51,25 @@ pub fn run(
     began: Instant,
     ordinal: usize,
     rates: bool,
+    rank: Option<RankPlace<'_>>,
 ) -> Result<Outcome, RunError> {
-    let prepared = Prepared::read(folder, digests)?;
-    let mut device = device::open_card(&prepared.target, ordinal)?;
+    let prepared = Prepared::read(folder, digests, rank.map_or(0, |rank| rank.index))?;
+    let mut device = open(&prepared, ordinal, rank)?;
     run_on(device.as_mut(), folder, prepared, reporter, began, rates)
+}
+
+/// Opens the device of a run, or of its rank.
+pub(super) fn open(
+    run: &Prepared,
+    ordinal: usize,
+    place: Option<RankPlace<'_>>,
+) -> Result<Box<dyn Device>, RunError> {
+    let Some(RankPlace { index, memory, patience }) = place else {
+        return Ok(device::open_card(&run.target, ordinal)?);
+    };
+    let rank = run.config.rank(index);
+    let group = RankGroup::join(memory, rank, patience).map_err(RunError::NoGroup)?;
+    Ok(device::open_rank(&run.target.of_rank(rank.of), group)?)
 }
 
 /// As [`run`], on an open device.
@@ -76,6 +101,7 @@ pub(super) fn run_on(
     let trainer = Trainer {
         folder,
         config: &config,
+        rank: config.rank(target.rank),
         run_schedule,
         sample: &sample,
         program: &program,
@@ -103,23 +129,28 @@ pub(super) fn run_on(
     Ok(outcome)
 }
 
-/// The files that are written during training.
+/// The files that are written during training. The first rank writes them.
+#[derive(Default)]
 struct Logs {
-    steps: StepLog,
+    steps: Option<StepLog>,
     /// `None` without evaluations.
     evaluations: Option<EvaluationLog>,
 }
 
 impl Logs {
-    fn create(folder: &Path, run_schedule: RunSchedule) -> Result<Logs, RunError> {
+    fn create(folder: &Path, run_schedule: RunSchedule, rank: Rank) -> Result<Logs, RunError> {
+        if rank.index > 0 {
+            return Ok(Logs::default());
+        }
         let evaluations = run_schedule.evaluations.map(|_| EvaluationLog::create(folder)).transpose()?;
-        Ok(Logs { steps: StepLog::create(folder)?, evaluations })
+        Ok(Logs { steps: Some(StepLog::create(folder)?), evaluations })
     }
 }
 
 struct Trainer<'a> {
     folder: &'a Path,
     config: &'a RunConfig,
+    rank: Rank,
     run_schedule: RunSchedule,
     sample: &'a Sample,
     program: &'a Program,
@@ -133,7 +164,7 @@ struct Trainer<'a> {
 impl Trainer<'_> {
     fn run(self, device: &mut dyn Device) -> Result<Outcome, RunError> {
         let held = OnceLock::new();
-        let source = BatchSource::new(self.config, self.data, &held);
+        let source = BatchSource::new(self.config, self.rank, self.data, &held);
         thread::scope(|scope| {
             let loader = Loader::start(scope, source)?;
             self.run_on_batches(device, loader)
@@ -142,7 +173,7 @@ impl Trainer<'_> {
 
     fn run_on_batches(mut self, device: &mut dyn Device, mut loader: Loader) -> Result<Outcome, RunError> {
         let (mut outcome, mut times) = (Outcome::default(), StepTimes::default());
-        let mut logs = Logs::create(self.folder, self.run_schedule)?;
+        let mut logs = Logs::create(self.folder, self.run_schedule, self.rank)?;
         // The process's own memory must be resident before the external counter begins.
         let timeline = Timeline::recording_start(self.program);
         let counter = ExternalCounter::begin(device);
@@ -211,7 +242,8 @@ impl Trainer<'_> {
                 let volume = self.volume(step);
                 if let Some([masked, positions]) = loader.padding(loaded) {
                     // Positions behind a shorter micro-batch are neither read nor counted.
-                    let tokens = volume.tokens.map_or(positions, |tokens| tokens as u64);
+                    let shorter = volume.tokens.filter(|_| self.config.lengths.is_some());
+                    let tokens = shorter.map_or(positions, |tokens| tokens as u64);
                     let [all_padded, all] = padding.unwrap_or_default();
                     padding = Some([all_padded + tokens + masked - positions, all + tokens]);
                 }
@@ -221,7 +253,9 @@ impl Trainer<'_> {
                 let counted = step >= warmup_steps;
                 step += 1;
                 let memory = (usage.live.total(), usage.step_peak());
-                logs.steps.step(step, &timed, volume, memory.0)?;
+                if let Some(log) = &mut logs.steps {
+                    log.step(step, &timed, volume, memory.0)?;
+                }
                 self.report_step(step, &timed, volume, counted, memory);
                 if counted {
                     times.step_ms.push(timed.ms);
@@ -244,11 +278,22 @@ impl Trainer<'_> {
         }
         let (after, measured) = (engine.counts(), &mut outcome.measured);
         measured.padding = padding.map(|[padded, tokens]| padded as f64 / tokens as f64);
-        measured.cpu_wait =
-            contention.and_then(|before| before.share_since(engine.device().target().threads));
+        // The processors' other work is that of the other ranks.
+        measured.cpu_wait = contention
+            .filter(|_| self.rank.of == 1)
+            .and_then(|before| before.share_since(engine.device().target().threads));
         measured.clock_after_mhz = measured.clock_mhz.and_then(|_| clock_mhz());
         let steps = step.max(1) as u64;
         measured.record_counts(&before, &after, steps);
+        if self.rank.of > 1 {
+            measured.ranks = Some(self.rank.of);
+            measured.sent_bytes = Some((after.sent_bytes - before.sent_bytes) / steps);
+            if let Some((took, hidden)) = engine.exchanges().map_err(Failure::from)? {
+                let timed = self.config.measure.steps as f64;
+                measured.exchange_ms = Some(milliseconds(took) / timed);
+                measured.exchange_hidden = hidden;
+            }
+        }
         if let Some(scale) = loss_scale {
             measured.skipped_steps = Some(after.skipped_steps - before.skipped_steps);
             measured.loss_scale = Some(f64::from(scale));
@@ -291,7 +336,7 @@ impl Trainer<'_> {
             Err(stop) => return Err(stop),
         }
         outcome.measured.effects = self.effects(&trained, &outcome.measured);
-        if let Some(timeline) = engine.take_timeline() {
+        if let Some(timeline) = engine.take_timeline().filter(|_| self.rank.index == 0) {
             let file = self.folder.join(MEMORY_FILE);
             timeline.write(self.program, &file).map_err(|error| cannot_write(&file, error))?;
         }
@@ -299,11 +344,12 @@ impl Trainer<'_> {
     }
 
     fn effects(&self, trained: &Trained, measured: &Measured) -> String {
-        let Measured { copies_hidden, padding, .. } = *measured;
+        let Measured { copies_hidden, exchange_hidden, padding, .. } = measured;
         let Trained { loading, .. } = *trained;
         let run = EffectsContext {
-            copies_hidden,
-            padding,
+            copies_hidden: *copies_hidden,
+            exchange_hidden: *exchange_hidden,
+            padding: *padding,
             loading,
             ..EffectsContext::new(self.config, self.program)
         };
@@ -363,6 +409,7 @@ impl Trainer<'_> {
             sums += engine.evaluate_on(loader.evaluation(index, batches)?.slot)?;
         }
         engine.finish_evaluation()?;
+        let sums = engine.over_ranks(sums)?;
         let samples = self.config.evaluation_batch().unwrap_or(self.config.train.batch_size);
         let mean = sums.times(1.0 / (batches as f64 * samples as f64));
         let finite = Some(mean.loss).filter(|loss| loss.is_finite());

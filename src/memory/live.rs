@@ -21,7 +21,7 @@ pub fn live_at(program: &Program, target: &Target, pool: Pool, position: Positio
     let section = &program.sections[position.section as usize];
     let code = &section.code[..=position.instruction as usize];
     // A first-iteration instruction runs before lazy initialisation is complete.
-    let first_iteration = code.last().is_some_and(|instruction| instruction.first_iteration);
+    let first_iteration = code.last().is_some_and(|instruction| instruction.is_once());
     let not_initialised: Vec<ValueId> = match first_iteration {
         true => program.sections[position.section as usize..]
             .iter()
@@ -31,7 +31,7 @@ pub fn live_at(program: &Program, target: &Target, pool: Pool, position: Positio
     };
     let mut live: Vec<ValueId> = section.live_in.clone();
     live.retain(|storage| !not_initialised.contains(storage));
-    for instruction in code.iter().filter(|instruction| first_iteration || !instruction.first_iteration) {
+    for instruction in code.iter().filter(|instruction| first_iteration || !instruction.is_once()) {
         match instruction.action {
             Action::Allocate(storage) => live.push(storage),
             Action::Free(storage) => live.retain(|&other| other != storage),

@@ -101,6 +101,8 @@ impl OutOfMemory {
         let name = match &user.action {
             Action::Launch { op, .. } => op.name(),
             Action::Copy { .. } => "copy",
+            Action::AllReduce { .. } => "all-reduce",
+            Action::AllGather { .. } => "all-gather",
             Action::Collect { .. } => "collect",
             _ => "allocation",
         };

@@ -13,6 +13,8 @@ pub struct StepWork {
     /// Bytes transferred from device to host and from host to device, within a step.
     pub to_host_bytes: u64,
     pub to_device_bytes: u64,
+    /// Bytes that a rank sends to others in a step.
+    pub sent_bytes: u64,
     /// Bytes that every step requests from the system, such as with one request per value.
     pub asked_bytes: u64,
 }
@@ -87,7 +89,7 @@ impl StepWork {
     ) {
         match &instruction.action {
             // First-iteration instructions are not part of a typical step.
-            _ if instruction.first_iteration || instruction.phase == Phase::Start => {}
+            _ if instruction.is_once() || instruction.phase == Phase::Start => {}
             Action::Launch { op, inputs, outputs, .. } => {
                 let OperandTypes { inputs, outputs } = types.of(&program.values, inputs, outputs);
                 let operand = inputs.first().or(outputs.first());
@@ -108,6 +110,10 @@ impl StepWork {
                     Pool::Device => self.to_device_bytes += bytes,
                     Pool::Host | Pool::Pinned => self.to_host_bytes += bytes,
                 }
+            }
+            // Once per step, whatever the section's iterations.
+            action @ (Action::AllReduce { .. } | Action::AllGather { .. }) => {
+                self.sent_bytes += program.sent_bytes(action)
             }
             &Action::Allocate(storage) if program.allocator == Allocator::Direct => {
                 self.asked_bytes += mean(program.ty(storage).bytes());

@@ -101,6 +101,9 @@ impl DeviceRates {
     /// # Errors
     /// A rate is unknown.
     pub fn step_ms(&self, work: &StepWork, config: &RunConfig, target: &Target) -> Result<f64, UnknownRate> {
+        if config.ranks() > 1 {
+            return Err(UnknownRate::OfExchanges);
+        }
         let computed: f64 = work
             .tasks
             .iter()
@@ -205,6 +208,8 @@ pub enum UnknownRate {
     OfLink,
     OfHostMemory,
     OfHostMatmuls(DType),
+    /// Of exchanges between ranks.
+    OfExchanges,
 }
 
 /// Why there is no estimate, and the key that supplies the rate.
@@ -228,6 +233,7 @@ impl fmt::Display for UnknownRate {
                 write!(f, "the host's rate of fp32 matmuls is unknown: `host_flops` {IN_TARGET}")
             }
             UnknownRate::OfHostMatmuls(_) => write!(f, "the host's rate of 16-bit matmuls is unknown"),
+            UnknownRate::OfExchanges => write!(f, "the rate of exchanges between ranks is unknown"),
         }
     }
 }
@@ -262,6 +268,7 @@ mod tests {
             tasks: vec![task("linear", 40_000_000, 1_000_000), task("norm", 12_000_000, 6_000_000)],
             to_host_bytes: 2_000_000,
             to_device_bytes: 3_000_000,
+            sent_bytes: 0,
             asked_bytes: 0,
         }
     }

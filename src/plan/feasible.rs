@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::budget::{InfeasibleBudget, ParetoFronts};
 use super::error::PlanError;
 use super::expand::{Experiment, Point};
+use super::planner::Purpose;
 use compile::rank_graphs;
 use device::{DeviceKind, Target};
 use ops::RowSlice;
@@ -59,13 +60,25 @@ pub fn skip_infeasible<E: From<PlanError>>(
     Ok(())
 }
 
-/// Skips the runs whose model the target's devices cannot train.
-pub(super) fn skip_unsupported(experiment: &mut Experiment, target: &Target) {
+/// Skips the runs that the target's devices cannot train, or of which the memory there is unknown.
+pub(super) fn skip_unsupported(experiment: &mut Experiment, target: &Target, purpose: Purpose) {
+    let unsupported = |config: &RunConfig| {
+        ranks_on_cards(config, target)
+            .or_else(|| unsupported(config, target).filter(|_| purpose == Purpose::Train))
+    };
     for point in &mut experiment.points {
-        if let Some(reason) = point.config.as_ref().ok().and_then(|config| unsupported(config, target)) {
+        if let Some(reason) = point.config.as_ref().ok().and_then(&unsupported) {
             point.config = Err(reason);
         }
     }
+}
+
+/// Why ranks cannot be planned on cards: what their library of exchanges keeps in memory is unknown.
+fn ranks_on_cards(config: &RunConfig, target: &Target) -> Option<String> {
+    (config.ranks() > 1 && target.kind == DeviceKind::Cuda).then(|| {
+        "this version exchanges gradients between ranks on processors only: use `--device cpu`, or parallel.data = 1"
+            .to_owned()
+    })
 }
 
 /// Why the target's devices cannot train the model, although its memory can be planned.

@@ -20,7 +20,7 @@ pub(super) struct LargestMicroBatch {
     pub(super) work: Option<StepWork>,
 }
 
-/// The largest micro-batch that fits. It assumes that the micro-batch divides the batch: a smaller last micro-batch
+/// The largest micro-batch of a rank that fits its target. It assumes that the micro-batch divides the batch: a smaller last micro-batch
 /// needs no more memory.
 ///
 /// With offload, placement or a caching allocator, memory does not always grow with the micro-batch: larger values
@@ -49,7 +49,7 @@ pub(super) fn largest(
     // With lengths that vary, each sample counts as the longest of the data.
     let config = &config.at_longest();
     let batch = |micro_batch: usize| {
-        let batch_size = micro_batch * config.strategy.accumulate;
+        let batch_size = micro_batch * config.strategy.accumulate * config.ranks();
         RunConfig { train: Train { batch_size, ..config.train.clone() }, ..config.clone() }
     };
     // First search by the live peak, which is cheap to compute. It is a lower bound of the reserved bytes, so the
@@ -152,7 +152,7 @@ mod tests {
             };
             let mut runs = |micro_batch: usize| {
                 let mut config = config.clone();
-                config.train.batch_size = micro_batch * config.strategy.accumulate;
+                config.train.batch_size = micro_batch * config.strategy.accumulate * config.ranks();
                 let compiled = compiler.compile_with(&config, &recompute_plan).unwrap();
                 predict(&compiled.program, &target, RunSchedule::of(&config)).out_of_memory.is_none()
             };
@@ -169,8 +169,9 @@ mod tests {
             prop_assume!(matches!(config.strategy.offload.activations, ActivationOffload::Nothing | ActivationOffload::From(Bytes(0))));
             prop_assume!(!config.strategy.allocator.is_caching());
             let mut even = config.clone();
-            even.train.batch_size = config.micro_batch() * config.micro_batches();
-            even.strategy.accumulate = config.micro_batches();
+            let own = config.of_rank(0);
+            even.train.batch_size = own.micro_batch() * own.micro_batches() * config.ranks();
+            even.strategy.accumulate = own.micro_batches();
             let live = |config| peak_live(&compile(config, &target).unwrap(), &target, Pool::Device);
             let [needed, bound] = [&config, &even].map(live);
             let rounding = if config.strategy.loss_chunks == 1 { 0 } else { target.page.0.max(target.alignment.0) };

@@ -88,7 +88,7 @@ impl<'a> Forecasts<'a> {
         // size, which have the same largest micro-batch. A smaller last micro-batch has a section of its own.
         let mut groups: BTreeMap<(ProgramKey, bool), Vec<(MemoryKey, ForecastRequest<'q>)>> = BTreeMap::new();
         for (key, request) in distinct {
-            let group = (key.program.clone(), request.config.tail().is_some());
+            let group = (key.program.clone(), request.config.of_rank(0).tail().is_some());
             groups.entry(group).or_default().push((key, request));
         }
         let mut chunks = Vec::new();
@@ -122,7 +122,7 @@ impl<'a> Forecasts<'a> {
     /// Whether two requested configurations compile to the same program with the same ledger. Cache emptying that
     /// returns nothing is ignored.
     pub(super) fn compile_equally(&self, config: &RunConfig, other: &RunConfig) -> Result<bool, Violation> {
-        if config.micro_batches() != other.micro_batches()
+        if config.of_rank(0).micro_batches() != other.of_rank(0).micro_batches()
             || self.of(config).prediction != self.of(other).prediction
         {
             return Ok(false);
@@ -171,7 +171,9 @@ fn predict_chunk(
         let with_strategy = |violation| (strategy.to_owned(), violation);
         let compiled = compiler.compile(config).map_err(with_strategy)?;
         let recompute_plan = compiled.recompute_plan.clone();
-        let prediction = predict(&compiled.program, target, RunSchedule::of(config));
+        // Each rank's device has its own memory.
+        let own = &target.of_rank(config.ranks());
+        let prediction = predict(&compiled.program, own, RunSchedule::of(config));
         let slices = compiled.program.loss_slices.iter().map(|sliced| sliced.count).collect();
         let is_offloaded = compiled.program.offloadable.iter().map(|value| value.is_offloaded).collect();
         let graph = structures.number(&compiled.graphs);
@@ -184,7 +186,7 @@ fn predict_chunk(
             None => None,
             Some(Entry::Occupied(entry)) => Some(entry.get().clone()),
             Some(Entry::Vacant(entry)) => {
-                let largest = fits::largest(&mut compiler, config, target).map_err(with_strategy)?;
+                let largest = fits::largest(&mut compiler, config, own).map_err(with_strategy)?;
                 Some(entry.insert(largest).clone())
             }
         };

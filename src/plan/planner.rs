@@ -41,9 +41,7 @@ pub fn plan(
         };
         format!("the experiment requires {kind}, the target is {}", target.name)
     });
-    if purpose == Purpose::Train {
-        skip_unsupported(&mut experiment, target);
-    }
+    skip_unsupported(&mut experiment, target, purpose);
     let skip = unsuited.as_deref().filter(|_| purpose == Purpose::Train);
     let pareto_fronts = Arc::new(ParetoFronts::default());
     if skip.is_none() {

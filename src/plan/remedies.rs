@@ -277,5 +277,6 @@ impl Remedy {
 
 fn predicted(config: &RunConfig, target: &Target) -> Result<Prediction, Violation> {
     let mut compiler = Compiler::new(target);
-    Ok(predict(&compiler.compile(config)?.program, target, RunSchedule::of(config)))
+    let own = target.of_rank(config.ranks());
+    Ok(predict(&compiler.compile(config)?.program, &own, RunSchedule::of(config)))
 }

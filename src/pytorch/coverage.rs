@@ -35,6 +35,11 @@ fn not_covered(reason: &str) -> Covered {
 
 /// Checks that the prediction covers a run on this card.
 pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> Covered {
+    if config.ranks() > 1 {
+        return not_covered(
+            "several ranks (parallel.data): DistributedDataParallel keeps buckets of its own",
+        );
+    }
     model(config, options.program)?;
     dtypes(config, card, options)?;
     optimizer::check(config, card, options)?;

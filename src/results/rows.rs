@@ -20,7 +20,7 @@ pub fn planned_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
         }
     }
     if let Some(prediction) = &run.prediction {
-        predict(&mut row, prediction, &plan.target);
+        predict(&mut row, prediction, &target_of(plan, run));
     }
     if let Some(torch) = &run.torch {
         predict_torch(&mut row, torch, plan.keys.torch_program(run.config.as_ref().ok()));
@@ -50,7 +50,7 @@ pub(super) fn empty_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
         fits_micro_batch: run.fits_micro_batch,
         no_effect: run.no_effect.join(" "),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        limit_bytes: Some(plan.target.memory.0),
+        limit_bytes: Some(target_of(plan, run).memory.0),
         limited: plan.target.limited,
         host_limit_bytes: plan.target.host_memory.map(|memory| memory.0),
         context_bytes: (plan.target.kind == DeviceKind::Cuda).then_some(plan.target.context.0),
@@ -64,10 +64,15 @@ pub(super) fn empty_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
     }
 }
 
+/// The device of the run, or of its first rank.
+fn target_of(plan: &Plan, run: &PlannedRun) -> Target {
+    plan.target.of_rank(run.config.as_ref().map_or(1, RunConfig::ranks))
+}
+
 pub(super) fn describe(row: &mut Row, config: &RunConfig) {
     row.model = config.model.description();
     row.batch_size = Some(config.train.batch_size);
-    row.micro_batch = Some(config.micro_batch());
+    row.micro_batch = Some(config.of_rank(0).micro_batch());
     row.warmup_steps = Some(config.measure.warmup_steps);
     row.steps = Some(config.measure.steps);
     row.seed = Some(config.train.seed);
@@ -129,6 +134,13 @@ pub fn predicted_row(plan: &Plan, run: &PlannedRun, speeds: &DeviceRates) -> Row
         measured.to_device_bytes = Some(prediction.work.to_device_bytes);
     }
     let mut effects: Vec<String> = fewer_micro_batches(run).into_iter().collect();
+    let ranks = run.config.as_ref().map_or(1, RunConfig::ranks);
+    if let Some(prediction) = run.prediction.as_ref().filter(|_| ranks > 1) {
+        let sent = prediction.work.sent_bytes;
+        (row.measured.ranks, row.measured.sent_bytes) = (Some(ranks), Some(sent));
+        row.measured.rank_peak_bytes = Some(prediction.device.steady_peak().live.total());
+        effects.push(execute::exchanged_by_ranks(ranks, sent));
+    }
     if let Some(prediction) = &run.prediction {
         let (recomputed, all) = (prediction.recompute_flops, prediction.hardware_flops);
         effects.extend((recomputed > 0).then(|| execute::more_flops(recomputed, all - recomputed)));
@@ -152,7 +164,7 @@ pub fn predicted_row(plan: &Plan, run: &PlannedRun, speeds: &DeviceRates) -> Row
 /// The number of micro-batches, if the batch is too small for `accumulate` of them.
 pub(super) fn fewer_micro_batches(run: &PlannedRun) -> Option<String> {
     let config = run.config.as_ref().ok()?;
-    let (count, requested) = (config.micro_batches(), config.strategy.accumulate);
+    let (count, requested) = (config.of_rank(0).micro_batches(), config.strategy.accumulate);
     (count < requested).then(|| execute::micro_batches_of(count, requested))
 }
 

@@ -62,6 +62,7 @@ fn tables(out: &Path) -> Vec<PathBuf> {
 fn ran_on(row: &Row, target: &Target) -> bool {
     row.device == target.name
         && row.threads == Some(target.threads)
+        && row.ranks.is_none()
         && row.status == Status::Ok
         && !row.run_id.is_empty()
 }

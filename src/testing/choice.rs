@@ -3,10 +3,10 @@
 use proptest::prelude::{Strategy, any};
 use spec::STRATEGY_KEYS;
 
-use crate::keys::{KEYS, Key, MODEL, Same, UNSAID, meets_needs, position};
+use crate::keys::{KEYS, Key, MODEL, PARALLEL, Same, UNSAID, meets_needs, position};
 use crate::models::{ON_GPU, TRANSFORMERS};
 use crate::on_cuda;
-use crate::sequential::BATCH_NORM;
+use crate::sequential::{BATCH_NORM, SUM};
 
 /// Data for models that do not work on tokens.
 const RANDOM: &str = "{ random = { samples = 50, seed = 1 } }";
@@ -61,9 +61,15 @@ impl Choice {
         self.set_keys().map(line).collect()
     }
 
-    /// Whether the device that tests run on supports the model: a GPU supports no experts.
+    /// The choice on one device.
+    pub fn of_one_rank(mut self) -> Choice {
+        self.0[position(KEYS, PARALLEL)] = 0;
+        self
+    }
+
+    /// Whether the device that tests run on supports it: a GPU supports neither experts nor ranks.
     pub fn trains(&self) -> bool {
-        !on_cuda() || ON_GPU.contains(&self.value(MODEL))
+        !on_cuda() || ON_GPU.contains(&self.value(MODEL)) && self.0[position(KEYS, PARALLEL)] == 0
     }
 
     /// The value of a key in experiment syntax.
@@ -99,6 +105,12 @@ impl Choice {
         self.value(MODEL) == BATCH_NORM && self.value("accumulate") != "1"
     }
 
+    /// Whether the first steps are skipped: the gradients of a sum over all outputs overflow fp16 at the default loss scale.
+    pub fn skips_steps(&self) -> bool {
+        let is_fp16 = ["params", "precision"].iter().any(|key| self.value(key).contains("fp16"));
+        self.value(MODEL) == SUM && is_fp16 && self.value("loss_scale") == UNSAID
+    }
+
     /// Whether the host runs optimizer steps for gradients of a GPU. It rounds each product, a GPU multiplies and adds in
     /// one rounding.
     fn host_updates(&self) -> bool {
@@ -120,7 +132,7 @@ pub fn any_choice() -> impl Strategy<Value = Choice> {
             }
         }
         if !Choice(values.clone()).trains() {
-            values[position(KEYS, MODEL)] = 0;
+            (values[position(KEYS, MODEL)], values[position(KEYS, PARALLEL)]) = (0, 0);
         }
         while let Some(key) = (0..KEYS.len()).find(|&key| !meets_needs(KEYS, &values, key)) {
             values[key] = 0;

@@ -1,7 +1,7 @@
 //! The strategy keys, and some other keys, with the values that tests try. Add a new key of `spec` here: every test that
 //! combines keys uses this list.
 
-use crate::models::{DENSE, LISTS_OF_NUMBERS, MODELS, TRANSFORMERS};
+use crate::models::{DENSE, LISTS_OF_NUMBERS, MODELS, TRANSFORMERS, WITHOUT_BATCH_NORM};
 use crate::on_cuda;
 
 /// A key in experiment syntax.
@@ -50,6 +50,7 @@ impl Same {
 }
 
 pub(crate) const MODEL: &str = "model";
+pub(crate) const PARALLEL: &str = "parallel";
 
 /// The value of a key that is not set.
 pub const UNSAID: &str = "";
@@ -122,6 +123,17 @@ const CACHING: &[&str] = &[
     "{ caching = { max_split_size_mb = 21, garbage_collection_threshold = 0.6 } }",
     "{ caching = { expandable_segments = true } }",
 ];
+
+/// One device, and several, the last of which divide the states.
+const RANKS: &[&str] = &["{}", "{ data = 2 }", "{ data = 3 }", SHARED_STATES];
+/// Of unequal ranks, some activations would be moved on some only.
+const WITHOUT_THRESHOLD: &[&str] = &[
+    "{}",
+    "{ optimizer = true, pinned = false }",
+    "{ parameters = true, ahead = 0 }",
+    "{ parameters = true, optimizer = true, activations = true }",
+];
+const SHARED_STATES: &str = "{ data = 2, shard = 'optimizer' }";
 
 pub const KEYS: &[Key] = &[
     Key { name: "accumulate", values: &["1", "2", "3"], needs: &[], same: Same::Rounding },
@@ -339,6 +351,26 @@ pub const KEYS: &[Key] = &[
         values: &[r#""fp32""#, r#""bf16""#, r#""fp16""#],
         needs: &[Need { of: &[r#""bf16""#, r#""fp16""#], key: MODEL, one_of: LISTS_OF_NUMBERS }],
         same: Same::Training(0.01),
+    },
+    Key {
+        name: PARALLEL,
+        values: RANKS,
+        needs: &[
+            Need { of: RANKS.split_at(1).1, key: "allocator", one_of: &[r#""arena""#] },
+            Need { of: RANKS.split_at(1).1, key: "graph", one_of: &["false"] },
+            Need { of: RANKS.split_at(1).1, key: MODEL, one_of: WITHOUT_BATCH_NORM },
+            Need { of: &["{ data = 3 }"], key: "offload", one_of: WITHOUT_THRESHOLD },
+            Need { of: &[SHARED_STATES], key: "optimizer_state", one_of: &[r#""fp32""#, r#""bf16""#] },
+            Need { of: &[SHARED_STATES], key: "rounding", one_of: &[r#""nearest""#] },
+            Need { of: &[SHARED_STATES], key: "update", one_of: &[r#""after_backward""#] },
+            Need { of: &[SHARED_STATES], key: "place", one_of: &["{}"] },
+            Need {
+                of: &[SHARED_STATES],
+                key: "offload",
+                one_of: &["{}", "{ activations = '600 B', pinned = false, ahead = 2 }"],
+            },
+        ],
+        same: Same::Rounding,
     },
     Key {
         name: "graph",

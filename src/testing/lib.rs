@@ -61,7 +61,7 @@ pub fn target() -> Target {
         limited: false,
         host_memory: None,
         figures: device::Figures::Measured,
-        rank: device::Rank::ALONE,
+        rank: 0,
         capability: None,
     }
 }
@@ -75,7 +75,7 @@ pub fn device(target: Target) -> Box<dyn Device> {
 pub fn delayed_device(target: Target, delay: Delay) -> Box<dyn Device> {
     match target.kind {
         DeviceKind::Cpu => {
-            Box::new(CpuDevice::with_delay(target, Some(delay)).expect("threads can be started"))
+            Box::new(CpuDevice::with(target, Some(delay), None).expect("threads can be started"))
         }
         DeviceKind::Cuda => {
             emulate_delay(Some(delay));
@@ -158,6 +158,9 @@ pub fn with(config: &RunConfig, choice: &Choice) -> Result<RunConfig, spec::Erro
 
 /// A run with another optimizer, in experiment syntax.
 pub fn with_optimizer(config: &RunConfig, updates: Updates) -> RunConfig {
+    // Ranks divide tensors, which some optimizers need whole.
+    let needs_tensors = ["muon", "adafactor"].iter().any(|name| updates[0].contains(name));
+    let updates = if config.shards_states() && needs_tensors { OPTIMIZERS[0] } else { updates };
     let settings: Vec<String> = updates.iter().map(|update| format!("train.{update}")).collect();
     let read = changed(&config.to_toml("run", "plain"), &settings);
     let read = read.unwrap_or_else(|error| panic!("{updates:?}: {error}"));
@@ -197,6 +200,8 @@ pub fn pairwise() -> Vec<Choice> {
     let mut keys = KEYS.to_vec();
     if on_cuda() {
         keys[keys::position(KEYS, keys::MODEL)].values = models::ON_GPU;
+        let ranks = &mut keys[keys::position(KEYS, keys::PARALLEL)];
+        ranks.values = ranks.values.split_at(1).0;
     }
     pairwise::pairwise(&keys)
 }
@@ -230,7 +235,7 @@ pub fn any_config() -> impl Any<Value = RunConfig> {
         let drawn = choice.value("input_dtype").trim_matches('"');
         let drawn = InputDtype::ALL.iter().copied().find(|dtype| dtype.keyword() == drawn);
         let mut config = with_optimizer(&small_with(&choice.of_own_model()), OPTIMIZERS[optimizer]);
-        config.train.batch_size = config.strategy.accumulate + more;
+        config.train.batch_size = (config.strategy.accumulate + more).max(config.ranks());
         config.train.clip_norm = config.train.clip_norm.map(|_| 0.5);
         config.train.seed = seed;
         config.evaluation = config.evaluation.filter(|_| evaluates);
@@ -242,9 +247,18 @@ pub fn any_config() -> impl Any<Value = RunConfig> {
             if model.sequential().is_some_and(|model| model.ids().is_none()) {
                 config.strategy.input_dtype = drawn.unwrap_or(InputDtype::Fp32);
             }
-            models::with_model(config, model)
+            with_possible_ranks(models::with_model(config, model))
         })
     })
+}
+
+/// The run on one device if its other keys allow no ranks.
+pub fn with_possible_ranks(mut config: RunConfig) -> RunConfig {
+    let mut of_ranks = CONFLICTS.iter().filter(|conflict| conflict.keys.contains(&"strategy.parallel"));
+    if of_ranks.any(|conflict| (conflict.check)(&config).is_some()) {
+        config.strategy.parallel = Parallel::default();
+    }
+    config
 }
 
 /// A run with a modified transformer.

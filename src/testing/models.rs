@@ -54,6 +54,20 @@ pub const DENSE: &[&str] = ON_GPU.split_at(ON_GPU.len() - LIST_COUNT).0;
 /// The layers in a list whose inputs are numbers. Those of the first list are ids.
 pub const LISTS_OF_NUMBERS: &[&str] = ON_GPU.split_at(DENSE.len() + 1).1;
 
+/// The fifth of the lists.
+const BATCH_NORM_AT: usize = DENSE.len() + 4;
+
+/// All whose results do not depend on how a batch is divided.
+pub const WITHOUT_BATCH_NORM: &[&str] = &{
+    let mut all = [UNSAID; MODELS.len() - 1];
+    let mut index = 0;
+    while index < all.len() {
+        all[index] = MODELS[if index < BATCH_NORM_AT { index } else { index + 1 }];
+        index += 1;
+    }
+    all
+};
+
 /// The transformers.
 pub const TRANSFORMERS: &[&str] = &{
     let mut all = [UNSAID; MODELS.len() - LIST_COUNT];

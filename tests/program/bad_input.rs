@@ -232,7 +232,8 @@ bad! {
     unknown_key: check(&with("heads = 2", "heads = 2\ncolour = 3"));
     unknown_table: check(&append("[trian]\nbatch_size = 8"));
     strategy_key_at_the_top: check(&format!("recompute = \"block\"\n{GOOD}"));
-    later_key: check(&with("recompute = \"block\"", "parallel = { data = 2 }"));
+    no_ranks: check(&with("recompute = \"block\"", "parallel = { data = 0, shard = \"zero1\", ranks = 2 }"));
+    more_ranks_than_samples: check(&with("recompute = \"block\"", "parallel = { data = 9 }"));
     wrong_word_where_a_table_can_be: check(&with("recompute = \"block\"", "allocator = \"cache\""));
     misspelt_key_of_a_cache: check(&with("recompute = \"block\"",
         "allocator = { caching = { max_split_mb = 128 } }"));
@@ -568,7 +569,7 @@ bad! {
           ("b.toml", "[train]\nbatch_size = 8\n")], &["a.toml"]);
     misspelt_override: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "train.batch_sise=4"]);
     misspelt_override_of_a_strategy: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "acumulate=4"]);
-    later_override: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "parallel=4"]);
+    ranks_as_a_number: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "parallel=4"]);
     wrong_override: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "recompute=blocks"]);
     override_of_two_variants: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "recompute={budget=0.5,every=2}"]);
     two_variants_set: check(&append("set.recompute = { budget = 0.5, every = 2 }"));
@@ -784,8 +785,7 @@ bad! {
     meanings_of_keys_switched_off: check(&append(
         "gradient_checkpointing = false\nload_in_4bit = false\nset_to_none = false\nflash_attention = false\nno_grad = false"));
     keys_of_several_devices: check(&append(
-        "fsdp = true\nzero_stage = 2\nddp = true\nworld_size = 8\ntensor_parallel = 2\ndeepspeed = \"ds.json\"\ngpus = 4\n\
-         parallel = { data = 2 }"));
+        "fsdp = true\nzero_stage = 2\nddp = true\nworld_size = 8\ntensor_parallel = 2\ndeepspeed = \"ds.json\"\ngpus = 4"));
     values_of_other_tools: check(&append(
         "precision = \"fp8\"\n[strategies.b]\nprecision = \"bf16-mixed\"\n[strategies.c]\nprecision = 16\n[strategies.d]\n\
          params = \"nf4\"\n[strategies.e]\nprecision = \"bf16-true\"\n[strategies.f]\noptimizer_state = \"fp8\"\n[strategies.g]\n\

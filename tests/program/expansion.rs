@@ -524,7 +524,7 @@ prop_compose! {
         evaluation in proptest::option::of((1..100usize, 1..9usize)),
         (warmup_steps, steps) in (0..100usize, 1..100usize),
     ) -> RunConfig {
-        RunConfig {
+        testing::with_possible_ranks(RunConfig {
             model: Model::Transformer(Transformer { vocabulary, weights: weights.map(PathBuf::from), ..Transformer::new(layers, heads * width, heads, context) }),
             data: Data::Text(Text::new(
                 paths.iter().map(|path| PathBuf::from(path.replace("**", "*a").replace("**", "*a"))).collect(),
@@ -537,7 +537,7 @@ prop_compose! {
             data_len: None,
             lengths: None,
             all_packed: None,
-        }
+        })
     }
 }
 

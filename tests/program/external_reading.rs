@@ -50,6 +50,10 @@ set."evaluation.batches" = 6
 set."evaluation.batch_size" = 16
 set."evaluation.collect" = { what = "logits", to = "host", concatenate = true }
 
+[strategies.ranks]
+parallel.data = 2
+set."train.batch_size" = 16
+
 [strategies.collect-direct]
 allocator = "direct"
 set."evaluation.batches" = 20
@@ -81,7 +85,7 @@ fn live_peak(row: &Row) -> u64 {
 #[test]
 fn external_reading_agrees_with_ledger_and_prediction() {
     let rows = rows();
-    assert_eq!(rows.len(), 9);
+    assert_eq!(rows.len(), 10);
     for row in rows {
         let name = &row.strategy;
         assert_eq!(row.status, Status::Ok, "{name}: {}", row.message);

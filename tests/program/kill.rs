@@ -97,6 +97,9 @@ impl KillTrial {
     fn new(seed: f64) -> KillTrial {
         let dir = TestFolder::new();
         let file = dir.experiment("tiny", 20);
+        // One of the runs has two processes.
+        let text = fs::read_to_string(dir.path(&file)).unwrap();
+        dir.write(&file, text.replace("accumulate = 2\n", "accumulate = 2\nparallel.data = 2\n"));
         let mut trial = KillTrial { dir, file, files: BTreeSet::new(), durations: Default::default(), seed };
         trial.finish();
         trial.files = trial.dir.files();
@@ -122,7 +125,8 @@ impl KillTrial {
         let mut sweep = self.sweep().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         thread::sleep(moment);
         let was_running = sweep.try_wait().unwrap().is_none();
-        let child = self.dir.child();
+        let children = self.dir.children();
+        let child = children.get(moment.subsec_micros() as usize % children.len().max(1));
         let kill_child = || child.iter().for_each(|child| kill(child));
         match killed {
             Killed::Parent => sweep.kill().unwrap(),

@@ -38,6 +38,7 @@ mod profile;
 mod pytorch_coverage;
 mod pytorch_figures;
 mod pytorch_memory;
+mod ranks;
 mod readers;
 mod report;
 mod results_csv;

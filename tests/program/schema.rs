@@ -18,6 +18,7 @@ pub(crate) const BEYOND: &[(&str, &[&str])] = &[
         "a rule between keys",
         &[
             "cache_expandable_segments_with_max_split",
+            "more_ranks_than_samples",
             "empty_cache_without_caching_allocator",
             "graph_with_caching_allocator",
             "residual_layers_of_another_shape",
@@ -232,7 +233,7 @@ pub(crate) const BEYOND: &[(&str, &[&str])] = &[
         &[
             "misspelt_override",
             "misspelt_override_of_a_strategy",
-            "later_override",
+            "ranks_as_a_number",
             "wrong_override",
             "override_of_two_variants",
             "override_without_value",

@@ -264,6 +264,7 @@ fn random_experiment() -> impl Strategy<Value = String> {
     let model = (2..=4usize, 1..=4usize, prop_oneof![Just(16usize), Just(24), Just(32)], 1..=40usize);
     let train = (0..=6usize, any::<bool>(), 256..=300usize);
     (model, train, any_choice(), select(OPTIMIZERS)).prop_map(|(model, train, choice, updates)| {
+        let choice = choice.of_one_rank();
         let (layers, heads, per_head, context) = model;
         let (more, evaluates, vocabulary) = train;
         let accumulate: usize = choice.value("accumulate").parse().unwrap();

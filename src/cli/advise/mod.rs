@@ -154,6 +154,9 @@ impl<'a> Advisor<'a> {
         if !config.trains() {
             return Err(Failure::input("`advise` is for runs that train\n = help: use `runner plan`"));
         }
+        if config.ranks() > 1 {
+            return Err(Failure::input("`advise` is for runs on one device\n = help: use parallel.data = 1"));
+        }
         let decides_pytorch = match args.framework.framework() {
             Some(framework) => framework == Framework::Pytorch,
             None => plan.keys.framework == Framework::Pytorch || plan.target.is_too_old(),

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use base::units::Bytes;
-use compile::{Action, Instruction, Program};
+use compile::{Action, Instruction, Program, When};
 use device::{Position, Target};
 use memory::{Prediction, live_bytes, rounded};
 use ops::ValueId;
@@ -28,7 +28,11 @@ pub(super) fn listing(program: &Program, target: &Target, prediction: &Predictio
             let scope = &program.scope(instruction.scope).path;
             let what = describe(program, target, instruction);
             let mib = live[index][number] as f64 / f64::from(1 << 20);
-            let once = if instruction.first_iteration { " (once)" } else { "" };
+            let once = match instruction.when {
+                When::Always => "",
+                When::Once => " (once)",
+                When::Last => " (last)",
+            };
             let _ = writeln!(out, "{mark:6} {mib:9.2}  {scope:22}  {what}{once}");
         }
         out.push('\n');
@@ -55,6 +59,8 @@ fn describe(program: &Program, target: &Target, instruction: &Instruction) -> St
         Action::Copy { queue, from, to } => {
             format!("copy on the {} queue: {} -> {}", queue.name(), program.full_name(*from), typed(&[*to]))
         }
+        Action::AllReduce { to, .. } => format!("all-reduce -> {}", typed(&[*to])),
+        Action::AllGather { to, .. } => format!("all-gather -> {}", typed(&[*to])),
         Action::Record { queue, event } => {
             format!("event {} recorded by the {} queue", event.0, queue.name())
         }

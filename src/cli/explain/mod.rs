@@ -86,7 +86,7 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
         return Ok(ExitStatus::Complete);
     }
     let program = compile_verified(config, target).map_err(Failure::machine)?;
-    let prediction = predict(&program, target, RunSchedule::of(config));
+    let prediction = predict(&program, &target.of_rank(config.ranks()), RunSchedule::of(config));
     let remedies = plan::remedies(config, changes, target).map_err(Failure::machine)?;
     let mut parts = vec![
         heading(run, &program, &prediction),

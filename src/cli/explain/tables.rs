@@ -84,7 +84,7 @@ fn outside(judge: &Judge, step: &Step, profile: &Profile) -> String {
         ("outside operations", outside),
         ("  waiting for data", step.data_wait_ms),
         ("  allocation", profile.allocation_ms),
-        ("  waiting for copies", profile.wait_ms),
+        ("  waiting for queues", profile.wait_ms),
         ("  the rest", rest),
         ("the step", step.ms),
     ];

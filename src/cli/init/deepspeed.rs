@@ -323,7 +323,7 @@ impl Reader {
                 "stage" => self.untranslated(
                     &full,
                     value,
-                    "ZeRO shards states among several devices; runs use one, which holds all",
+                    "ZeRO shards states among several devices; this experiment uses one, which holds all",
                 ),
                 _ => self.untranslated(&full, value, SEVERAL_DEVICES),
             }

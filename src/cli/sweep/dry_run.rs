@@ -11,6 +11,7 @@ use base::units::Bytes;
 use device::DeviceKind;
 use plan::{Label, Plan, PlannedRun};
 use results::Store;
+use spec::RunConfig;
 
 /// Prints every run. Reads results, writes nothing.
 pub(super) fn show(args: &Args, plans: Vec<Plan>) -> Result<ExitStatus, Failure> {
@@ -133,7 +134,8 @@ fn host_bytes(plan: &Plan, run: &PlannedRun) -> u64 {
         DeviceKind::Cpu => prediction.device.reserved_peak,
         DeviceKind::Cuda => 0,
     };
-    device.saturating_add(prediction.host.reserved_peak)
+    let ranks = run.config.as_ref().map_or(1, RunConfig::ranks) as u64;
+    device.saturating_add(prediction.host.reserved_peak).saturating_mul(ranks)
 }
 
 fn axes(run: &PlannedRun) -> String {

@@ -2,8 +2,10 @@
 //! their final parameters. Each in a child process of its own, so that it does not disturb measurements.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use super::{Args, Sweep, job, queue, report};
+use super::job::{self, Children};
+use super::{Args, Sweep, queue, report};
 use crate::failure::{ExitStatus, Failure};
 use crate::output::{is_quiet, note};
 use crate::progress::Progress;
@@ -62,6 +64,8 @@ pub(super) fn dump_all(
     Ok(status)
 }
 
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// The outcome of a run.
 enum Dumped {
     New,
@@ -106,9 +110,10 @@ fn dump(
     }
     let folder = dumps.begin(&run.id).map_err(Failure::machine)?;
     job::describe(&folder, plan, run, result.repeat, store)?;
-    let mut command = job::child(&folder, args).map_err(Failure::machine)?;
-    command.arg(dumps.contents().option());
-    let ending = execute::run_child(command, folder.log(), args.timeout, interrupted, |message| {
+    let option = dumps.contents().option();
+    // The first rank writes files while the others wait.
+    let Children { commands, memory: _memory } = job::children(&folder, args, run, DAY, |_| Some(option))?;
+    let ending = execute::run_children(commands, folder.log(), args.timeout, interrupted, |message| {
         progress.message(&message)
     });
     let outcome = match ending {

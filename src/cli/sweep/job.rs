@@ -9,9 +9,11 @@ use super::{Args, Sweep, report};
 use crate::data_sets::DIGESTS_FILE;
 use crate::failure::Failure;
 use crate::progress::{self, Progress};
+use device::SharedMemory;
 use execute::{DATA_FILE, Ending, LOG_FILE, Measured, PRODUCTS_FILE};
 use plan::{Plan, PlannedRun};
 use results::{Committed, PrivateFolder, Row, Status, Store};
+use spec::RunConfig;
 
 /// One repeat of one run.
 pub(super) struct Job {
@@ -49,13 +51,12 @@ pub(super) fn execute(
     }
     let folder = store.begin(&run.id, job.repeat).map_err(Failure::machine)?;
     describe(&folder, plan, run, job.repeat, store)?;
-    let mut command = child(&folder, args).map_err(Failure::machine)?;
     // Measuring rates takes as long as a short run: the other repeats use the first one's.
     let before = store.finished_repeats(&run.id).map_err(Failure::machine)?;
-    if before.iter().any(|row| row.product_flops_per_s.is_some()) {
-        command.arg("--without-rates");
-    }
-    let ending = execute::run_child(command, folder.log(), args.timeout, interrupted, |message| {
+    let measures_rates = before.iter().all(|row| row.product_flops_per_s.is_none());
+    let options = |rank: usize| (!measures_rates || rank > 0).then_some("--without-rates");
+    let Children { commands, memory: _memory } = children(&folder, args, run, args.stall, options)?;
+    let ending = execute::run_children(commands, folder.log(), args.timeout, interrupted, |message| {
         events.message(&message);
         progress.message(&message);
     });
@@ -96,13 +97,38 @@ pub(super) fn describe(
     Ok(())
 }
 
-/// The command of the child: this program, on the chosen card.
-pub(super) fn child(folder: &PrivateFolder, args: &Args) -> std::io::Result<Command> {
-    let mut command = device::this_program()?;
-    command.args(["execute-run", "--folder"]).arg(folder.path());
-    command.arg("--digests").arg(args.out.join(DIGESTS_FILE));
-    command.args(["--ordinal", &args.inputs.device().ordinal().to_string()]);
-    Ok(command)
+/// The commands of a run's children, one for each rank.
+pub(super) struct Children {
+    pub(super) commands: Vec<Command>,
+    /// What several ranks share. It ends with the last process that has it.
+    pub(super) memory: Option<SharedMemory>,
+}
+
+/// The commands of the children: this program, on the chosen card, each with its options. Ranks wait at most `stall` for
+/// each other.
+pub(super) fn children(
+    folder: &PrivateFolder,
+    args: &Args,
+    run: &PlannedRun,
+    stall: Duration,
+    options: impl Fn(usize) -> Option<&'static str>,
+) -> Result<Children, Failure> {
+    let ranks = run.config.as_ref().map_or(1, RunConfig::ranks);
+    let memory = (ranks > 1).then(|| SharedMemory::new(ranks)).transpose().map_err(Failure::machine)?;
+    let command = |rank: usize| {
+        let mut command = device::this_program()?;
+        command.args(["execute-run", "--folder"]).arg(folder.path());
+        command.arg("--digests").arg(args.out.join(DIGESTS_FILE));
+        command.args(["--ordinal", &args.inputs.device().ordinal().to_string()]);
+        command.args(options(rank));
+        if let Some(memory) = &memory {
+            command.args(["--rank", &rank.to_string(), "--group"]).arg(memory.file());
+            command.args(["--stall", &stall.as_millis().to_string()]);
+        }
+        Ok(command)
+    };
+    let commands = (0..ranks).map(command).collect::<std::io::Result<_>>().map_err(Failure::machine)?;
+    Ok(Children { commands, memory })
 }
 
 fn row(planned: Row, ending: Ending, timeout: Option<Duration>, log: &Path) -> Row {

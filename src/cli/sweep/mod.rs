@@ -67,6 +67,9 @@ pub(super) struct Args {
     /// Time limit of a run, such as 90s or 10m
     #[arg(long, value_name = "DURATION", value_parser = timeout::parse)]
     timeout: Option<Duration>,
+    /// How long a rank waits for the others before the run fails
+    #[arg(long, value_name = "DURATION", value_parser = timeout::parse, default_value = "120s")]
+    stall: Duration,
     /// Train every run once more and write its initial and final parameters, batches and gradients to DIR, for
     /// tests/reference/pytorch.py to repeat
     #[arg(long, value_name = "DIR")]

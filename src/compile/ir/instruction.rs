@@ -20,6 +20,16 @@ pub enum Action {
         from: ValueId,
         to: ValueId,
     },
+    /// Replaces numbers by their sums over all ranks.
+    AllReduce {
+        from: ValueId,
+        to: ValueId,
+    },
+    /// Completes a value of which each rank has a share, in the order of ranks: `from`, a part of `to`.
+    AllGather {
+        from: ValueId,
+        to: ValueId,
+    },
     Record {
         queue: Queue,
         event: Event,
@@ -51,10 +61,20 @@ pub struct Instruction {
     pub device: Pool,
     /// Whether it recomputes part of the forward pass.
     pub recompute: bool,
-    /// Whether only the first iteration of its section executes it.
-    pub first_iteration: bool,
+    pub when: When,
     /// The slice of a loss that it belongs to. A slice is differentiated right after its loss is computed.
     pub slice: Option<RowSlice>,
+}
+
+/// The iterations of its section that execute an instruction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum When {
+    #[default]
+    Always,
+    /// The section's first iteration of the run.
+    Once,
+    /// The section's last iteration of each step.
+    Last,
 }
 
 impl Instruction {
@@ -65,9 +85,14 @@ impl Instruction {
             phase,
             device: Pool::Device,
             recompute: false,
-            first_iteration: false,
+            when: When::Always,
             slice: None,
         }
+    }
+
+    /// Whether only the first iteration of its section executes it.
+    pub fn is_once(&self) -> bool {
+        self.when == When::Once
     }
 
     /// Whether it counts towards the model's FLOPs: neither recomputation nor an optimizer step.
@@ -81,6 +106,7 @@ impl Instruction {
         match self.action {
             Action::Launch { .. } => self.device.queue(),
             Action::Copy { queue, .. } | Action::Record { queue, .. } | Action::Wait { queue, .. } => queue,
+            Action::AllReduce { .. } | Action::AllGather { .. } => Queue::Communication,
             Action::Allocate(_)
             | Action::Free(_)
             | Action::Leak(_)
@@ -95,7 +121,9 @@ impl Action {
     pub fn reads(&self) -> &[ValueId] {
         match self {
             Action::Launch { inputs, .. } => inputs,
-            Action::Copy { from, .. } => std::slice::from_ref(from),
+            Action::Copy { from, .. } | Action::AllReduce { from, .. } | Action::AllGather { from, .. } => {
+                std::slice::from_ref(from)
+            }
             Action::Collect { value, .. } => std::slice::from_ref(value),
             _ => &[],
         }
@@ -104,7 +132,9 @@ impl Action {
     pub(crate) fn writes(&self) -> &[ValueId] {
         match self {
             Action::Launch { outputs, .. } => outputs,
-            Action::Copy { to, .. } => std::slice::from_ref(to),
+            Action::Copy { to, .. } | Action::AllReduce { to, .. } | Action::AllGather { to, .. } => {
+                std::slice::from_ref(to)
+            }
             _ => &[],
         }
     }

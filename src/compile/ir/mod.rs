@@ -5,9 +5,9 @@ mod program;
 mod program_values;
 mod value;
 
-pub use instruction::{Action, Instruction};
+pub use instruction::{Action, Instruction, When};
 pub use program::{
     Bucket, BucketState, HostBuffers, LossScaling, LossSlices, Offloadable, OperandTypes, Parameter, Program,
     Results, Section, SectionKind, Stage,
 };
-pub use value::{BatchBuffer, ShapeSource, SubRange, Value, Variant, View};
+pub use value::{BatchBuffer, ShapeSource, Share, SubRange, Value, Variant, View};

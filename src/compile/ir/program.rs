@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::instruction::{Action, Instruction};
-use super::value::{BatchBuffer, Value};
+use super::value::{BatchBuffer, Share, Value};
 use crate::lengths::LengthPrograms;
 use device::{Event, Phase, Placed, Pool, Role, Work};
 use graph::{Initial, MicroBatch, Pass, Scope, ScopeId};
@@ -266,6 +266,12 @@ pub struct Program {
     pub offloadable: Vec<Offloadable>,
     /// Samples of an optimizer step, over all ranks.
     pub batch_size: usize,
+    /// Number of ranks that train together.
+    pub ranks: usize,
+    /// This rank's share of the optimizer states, if ranks divide them.
+    pub share: Option<Share>,
+    /// Samples of an evaluation batch, over all ranks.
+    pub evaluation_batch_size: usize,
     /// Samples of an optimizer step on this rank.
     pub samples: usize,
     /// Samples of an evaluation batch on this rank.
@@ -396,6 +402,17 @@ impl Program {
         }
     }
 
+    /// Bytes that a rank sends to others in an exchange: to each its share of the numbers, in an all-reduce twice.
+    pub fn sent_bytes(&self, action: &Action) -> u64 {
+        let (times, numbers) = match *action {
+            Action::AllReduce { to, .. } => (2, to),
+            Action::AllGather { to, .. } => (1, to),
+            _ => return 0,
+        };
+        let (bytes, ranks) = (u128::from(self.ty(numbers).bytes()), self.ranks as u128);
+        (times * (ranks - 1) * bytes / ranks) as u64
+    }
+
     /// FLOPs of all launches of some code.
     pub(crate) fn flops_of<'a>(&self, code: impl IntoIterator<Item = &'a Instruction>) -> u64 {
         let mut types = OperandTypes::default();
@@ -462,7 +479,7 @@ impl Program {
 
     /// FLOPs of a step, the optimizer's included; the mean of the run's steps.
     pub fn hardware_flops(&self) -> u64 {
-        let is_repeated = |of: &&Instruction| !of.first_iteration && of.phase != Phase::Start;
+        let is_repeated = |of: &&Instruction| !of.is_once() && of.phase != Phase::Start;
         self.step_sections().mean(|of| of.program.flops_of(of.section.code.iter().filter(is_repeated)))
     }
 }

@@ -131,6 +131,7 @@ impl Program {
             (SubRange::Member(_), _) => {
                 unreachable!("only buckets, their states and their scales have members")
             }
+            (SubRange::Share(share), _) => share.range(parent.ty.elements()).start,
             (SubRange::Rows(slice), _) => slice.range(parent.ty.shape.rows()).start * parent.ty.shape.last(),
         };
         parent.offset + parent.ty.dtype.bytes_of(elements)

@@ -2,7 +2,8 @@
 
 use device::{Pool, Role};
 use graph::{Pass, ScopeId};
-use ops::{RowSlice, TensorType, ValueId};
+use ops::{Member, Members, RowSlice, Shape, StackedRows, TensorType, ValueId};
+use std::ops::Range;
 
 /// How a value relates to the model's value of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,11 +66,40 @@ pub struct View {
     pub range: SubRange,
 }
 
+/// One of several equal parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Share {
+    pub index: usize,
+    pub of: usize,
+}
+
+impl Share {
+    /// Its range of this number of elements, a multiple of the number of parts.
+    pub(crate) fn range(self, elements: usize) -> Range<usize> {
+        let each = elements / self.of;
+        self.index * each..(self.index + 1) * each
+    }
+
+    /// The parts of tensors in its range of a bucket of this type, with offsets from its start.
+    pub(crate) fn part(self, members: &Members, bucket: TensorType) -> (Members, TensorType) {
+        let range = self.range(bucket.elements());
+        let part = |member: &Member| {
+            let (begin, end) =
+                (member.offset.max(range.start), (member.offset + member.elements()).min(range.end));
+            let shape = Shape::new(&[end.checked_sub(begin).filter(|elements| *elements > 0)?]);
+            Some(Member { offset: begin - range.start, shape, stacked: StackedRows::default(), ..*member })
+        };
+        (members.iter().filter_map(part).collect(), TensorType::new(bucket.dtype, &[range.len()]))
+    }
+}
+
 /// The sub-range of a view in its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SubRange {
     /// The tensor of this index in a bucket, in one of its states or in its scales.
     Member(usize),
+    /// A rank's share of a bucket.
+    Share(Share),
     Rows(RowSlice),
 }
 

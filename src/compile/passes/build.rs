@@ -18,8 +18,8 @@ use ops::{
 };
 use spec::{RunConfig, group_of};
 
-/// `config`: the rank's configuration of a run on batches of `batch_size`.
-pub(crate) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> Program {
+/// `config`: the rank's configuration of a run.
+pub(crate) fn build(graphs: &Graphs, config: &RunConfig, run: &RunConfig) -> Program {
     let graph = &graphs.full;
     let mut program = Program {
         stage: Stage::Forward,
@@ -40,7 +40,10 @@ pub(crate) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> P
         loss_scaling: None,
         loss_slices: Vec::new(),
         offloadable: Vec::new(),
-        batch_size,
+        batch_size: run.train.batch_size,
+        ranks: run.ranks(),
+        share: None,
+        evaluation_batch_size: run.evaluation_batch().unwrap_or(run.train.batch_size),
         samples: config.train.batch_size,
         evaluation_samples: config.evaluation_batch().unwrap_or(config.train.batch_size),
         slots: config.strategy.loader.slots(),
@@ -166,6 +169,7 @@ pub(crate) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
     let (looked_up, hidden_matrices) = (graph.looked_up(), graph.hidden_matrices());
     let updates = config.train.optimizer.groups();
     let devices = devices(&graph.scopes, config);
+    let (shards, ranks) = (config.shards_states(), config.ranks());
     // Random sites follow the order of the graph's parameters, whatever the buckets.
     let mut next = 0..;
     let site = |value: &GraphValue| match value.kind {
@@ -212,9 +216,18 @@ pub(crate) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
             Member { stacked, ..Member::new(shape, decay, sites[index]) }
         };
         let (members, ty) = lay_out(parameters.iter().map(tensor), group.dtype, narrowest);
+        let ty = if shards && group.trainable { padded(ty, ranks) } else { ty };
         Layout { group, parameters, members, ty }
     })
 }
+
+/// The type of a bucket that ranks divide into equal, aligned shares.
+fn padded(bucket: TensorType, ranks: usize) -> TensorType {
+    TensorType::new(bucket.dtype, &[bucket.elements().next_multiple_of(SHARE_GRANULE * ranks)])
+}
+
+/// Elements of which a share is a multiple.
+const SHARE_GRANULE: usize = 256;
 
 /// Results with losses only; later passes add the others.
 pub(super) fn results(loss: ValueId, evaluated: Option<ValueId>) -> Results {

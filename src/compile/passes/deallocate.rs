@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::Draft;
 use super::leaks;
-use crate::ir::{Action, Instruction, Program, Section, SectionKind, Stage, Variant};
+use crate::ir::{Action, Instruction, Program, Section, SectionKind, Stage, Variant, When};
 use device::{Phase, Queue, Role};
 use graph::ScopeId;
 use ops::ValueId;
@@ -68,11 +68,11 @@ fn insert_lifetimes(
     let mut used = Vec::new();
     // A wait of the first iteration is missing in later ones, so completion differs.
     let later_completion = completion(program, &code, false);
-    let has_first_iteration = code.iter().any(|instruction| instruction.first_iteration);
+    let has_first_iteration = code.iter().any(|instruction| instruction.is_once());
     let first_completion =
         if has_first_iteration { completion(program, &code, true) } else { later_completion.clone() };
     for (index, instruction) in code.iter().enumerate() {
-        let first_iteration = instruction.first_iteration;
+        let first_iteration = instruction.is_once();
         let completion = if first_iteration { first_completion[index] } else { later_completion[index] };
         for storage in instruction.action.touches().map(|id| program.storage(id)) {
             match &mut uses[storage.index()] {
@@ -164,7 +164,7 @@ fn completion(program: &Program, code: &[Instruction], first_time: bool) -> Vec<
     let mut recorded = vec![[0; QUEUES]; program.events as usize];
     // By queue: instructions that the compute queue has not waited for.
     let mut pending: [VecDeque<usize>; QUEUES] = Default::default();
-    let is_executed = |instruction: &Instruction| first_time || !instruction.first_iteration;
+    let is_executed = |instruction: &Instruction| first_time || !instruction.is_once();
     for (index, instruction) in code.iter().enumerate().filter(|(_, instruction)| is_executed(instruction)) {
         let queue = instruction.queue();
         let known = &mut known[queue as usize];
@@ -197,7 +197,7 @@ fn layer_ends(program: &Program, code: &[Instruction]) -> Vec<usize> {
     let mut layers: Vec<ScopeId> =
         code.iter().map(|instruction| program.scope(instruction.scope).layer).collect();
     // First-iteration instructions do not end a layer.
-    for index in (1..code.len()).rev().filter(|&index| code[index - 1].first_iteration) {
+    for index in (1..code.len()).rev().filter(|&index| code[index - 1].is_once()) {
         layers[index - 1] = layers[index];
     }
     let mut ends: Vec<usize> = (0..code.len()).collect();
@@ -207,6 +207,10 @@ fn layer_ends(program: &Program, code: &[Instruction]) -> Vec<usize> {
         }
     }
     ends
+}
+
+fn when(first_iteration: bool) -> When {
+    if first_iteration { When::Once } else { When::Always }
 }
 
 /// Merges allocations and deallocations into the code, in stable order.
@@ -225,7 +229,7 @@ fn interleave(
     for (index, instruction) in code.into_iter().enumerate() {
         let (scope, phase) = (instruction.scope, instruction.phase);
         let new_instruction = |action, first_iteration| Instruction {
-            first_iteration,
+            when: when(first_iteration),
             ..Instruction::new(action, scope, phase)
         };
         while let Some((_, storage, first_iteration)) = allocate.next_if(|&(before, ..)| before == index) {
@@ -237,7 +241,7 @@ fn interleave(
         }
     }
     let unused = |(_, id, first_iteration)| Instruction {
-        first_iteration,
+        when: when(first_iteration),
         ..Instruction::new(Action::Allocate(id), program.value(id).scope, phase)
     };
     result.extend(allocate.map(unused));
@@ -263,7 +267,7 @@ fn counterparts_read_by_backward(program: &Program, pair: (SectionKind, SectionK
                 Action::Copy { from, .. } => program.value(from).shape_source.batch_buffer().is_some(),
                 _ => false,
             };
-            instruction.phase != Phase::Backward && in_both && !instruction.first_iteration
+            instruction.phase != Phase::Backward && in_both && !instruction.is_once()
         });
         launches.flat_map(|instruction| instruction.action.writes().to_vec()).collect()
     };

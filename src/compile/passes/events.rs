@@ -115,7 +115,7 @@ fn edges(program: &Program, is_last_use: &[bool], code: &[Instruction]) -> Vec<E
         let storage = |id: &ValueId| program.storage(*id).index();
         let (reads, writes) = (instruction.action.reads(), instruction.action.writes());
         let mut finished_before = [0; QUEUES];
-        if queue != Queue::Copy {
+        if matches!(queue, Queue::Compute | Queue::Host) {
             finished_before = finished.each_mut().map(|[_, before]| std::mem::take(before));
         }
         for other in Queue::ALL.into_iter().filter(|other| *other != queue) {

@@ -27,7 +27,7 @@ fn capture_ranges(program: &Program, code: &[Instruction]) -> Vec<std::ops::Rang
             continue;
         }
         let works = |instruction: &Instruction| {
-            !instruction.first_iteration
+            !instruction.is_once()
                 && matches!(instruction.action, Action::Launch { .. } | Action::Copy { .. })
         };
         if code[begin..end].iter().filter(|instruction| works(instruction)).count() > 1 {
@@ -47,7 +47,7 @@ fn is_capturable(program: &Program, instruction: &Instruction) -> bool {
         _ => false,
     };
     // First-iteration instructions run before anything is captured.
-    instruction.first_iteration || !depends_on_queue_or_batch && instruction.queue() == Queue::Compute
+    instruction.is_once() || !depends_on_queue_or_batch && instruction.queue() == Queue::Compute
 }
 
 #[cfg(test)]

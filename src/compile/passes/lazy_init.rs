@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::Draft;
-use crate::ir::{Action, Instruction, Program, Section, SectionKind};
+use crate::ir::{Action, Instruction, Program, Section, SectionKind, When};
 use device::{Event, Queue};
 use ops::ValueId;
 use spec::Init;
@@ -58,11 +58,8 @@ fn initialise_in_section(
                     lazy_storages.push(storage);
                 }
             }
-            let in_section = |initialisers| Instruction {
-                first_iteration: true,
-                phase: instruction.phase,
-                ..initialisers
-            };
+            let in_section =
+                |initialisers| Instruction { when: When::Once, phase: instruction.phase, ..initialisers };
             result.extend(initialisers.into_iter().map(in_section));
         }
         result.push(instruction);
@@ -111,7 +108,7 @@ pub(crate) fn split(code: Vec<Instruction>) -> (Vec<Instruction>, Vec<(usize, Ve
     let (mut always, mut first_iteration): (Vec<Instruction>, Vec<(usize, Vec<Instruction>)>) =
         Default::default();
     for instruction in code {
-        if !instruction.first_iteration {
+        if !instruction.is_once() {
             always.push(instruction);
             continue;
         }
@@ -173,8 +170,7 @@ fn insert_group(
 }
 
 fn handover(like: &Instruction, event: Event, done: Queue, waiter: Queue) -> [Instruction; 2] {
-    let of =
-        |action| Instruction { first_iteration: true, ..Instruction::new(action, like.scope, like.phase) };
+    let of = |action| Instruction { when: When::Once, ..Instruction::new(action, like.scope, like.phase) };
     [of(Action::Record { queue: done, event }), of(Action::Wait { queue: waiter, event })]
 }
 
@@ -192,7 +188,7 @@ impl Program {
         let has_lazy_init = self.sections.iter().any(|section| !section.lazily_initialised.is_empty());
         let second_step = all.clone().filter(move |&(number, index)| {
             let section = &self.sections[number];
-            has_lazy_init && section.kind != SectionKind::Start && !section.code[index].first_iteration
+            has_lazy_init && section.kind != SectionKind::Start && !section.code[index].is_once()
         });
         all.chain(second_step)
     }
@@ -214,7 +210,7 @@ impl Program {
 impl Section {
     /// The section as in every iteration after the first.
     pub(crate) fn later_iterations(&self) -> Section {
-        let code = self.code.iter().filter(|instruction| !instruction.first_iteration).cloned().collect();
+        let code = self.code.iter().filter(|instruction| !instruction.is_once()).cloned().collect();
         Section { code, ..self.clone() }
     }
 }
@@ -231,7 +227,7 @@ impl FirstIterations {
 
     /// Whether the section's next iteration skips the instruction.
     pub fn skips(&self, section: usize, instruction: &Instruction) -> bool {
-        instruction.first_iteration && self.0[section]
+        instruction.is_once() && self.0[section]
     }
 
     /// Records a completed iteration. Returns whether it was the section's first.

@@ -32,7 +32,7 @@ fn graph(program: &Program, section: &Section) -> Vec<ValueId> {
     let read = backward.flat_map(|instruction| instruction.action.reads()).map(storages);
     let read = program.mask(&read.collect::<Vec<_>>());
     let forward = section.code.iter().filter(|instruction| {
-        instruction.phase == Phase::Forward && !instruction.recompute && !instruction.first_iteration
+        instruction.phase == Phase::Forward && !instruction.recompute && !instruction.is_once()
     });
     let written = forward.flat_map(|instruction| instruction.action.writes()).filter(|&&id| {
         let value = program.value(id);

@@ -3,6 +3,7 @@
 pub(crate) mod annotations;
 pub(crate) mod build;
 mod collect;
+mod collectives;
 pub(crate) mod copies;
 mod deallocate;
 mod differentiate;
@@ -68,8 +69,8 @@ const PASSES: [Pass; 20] = [
     // Before sections are duplicated for further micro-batches.
     Pass { name: "fuse casts", run: Some(fuse_casts::fuse) },
     Pass { name: "micro-batch sections", run: Some(sections::split) },
-    // All-reduce, reduce-scatter and gather.
-    Pass { name: "collectives", run: None },
+    // Sums of gradients over all ranks.
+    Pass { name: "collectives", run: Some(collectives::insert) },
     Pass { name: "scale, clip, update", run: Some(update::update) },
     // Transfers of operands whose pool is on the other device.
     Pass { name: "copies", run: Some(copies::insert) },
@@ -88,17 +89,17 @@ const PASSES: [Pass; 20] = [
     Pass { name: "graph capture", run: Some(graph_capture::find_ranges) },
 ];
 
-/// Builds the program of a rank's configuration and runs all passes on it.
+/// Builds the program of a rank's configuration of a run and runs all passes on it.
 pub(crate) fn run_passes(
     graphs: &Graphs,
     config: &RunConfig,
-    batch_size: usize,
+    run: &RunConfig,
     target: &Target,
     recompute_plan: &RecomputePlan,
     verification: Verification,
     change_annotations: &dyn Fn(&mut Annotations, &[graph::Scope]),
 ) -> Result<Program, Violation> {
-    let program = build::build(graphs, config, batch_size);
+    let program = build::build(graphs, config, run);
     let mut draft = Draft {
         config,
         target,

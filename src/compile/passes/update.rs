@@ -9,11 +9,11 @@ use super::dtypes::Dtypes;
 use super::sections::fill_with_zeros;
 use crate::ir::{
     Action, Bucket, BucketState, Instruction, LossScaling, Program, Results, Section, SectionKind,
-    ShapeSource, Stage, Value,
+    ShapeSource, Share, Stage, SubRange, Value, View,
 };
 use device::{Phase, Pool, Queue, Role};
 use graph::ScopeId;
-use ops::{Cast, GlobalNorm, GradientTerms, Op, State, TensorType, ValueId};
+use ops::{Cast, GlobalNorm, GradientTerms, Op, Shape, State, TensorType, ValueId};
 use spec::{DynamicLossScale, Gradients, LossScale, Update, UpdateGroup};
 
 pub(super) fn update(draft: &mut Draft) {
@@ -21,7 +21,9 @@ pub(super) fn update(draft: &mut Draft) {
     let program = &mut draft.program;
     let scope = program.add_scope("optimizer");
     let groups = config.train.optimizer.groups();
-    add_states(program, &groups, &draft.annotations);
+    let share = config.shards_states().then(|| Share { index: draft.target.rank, of: config.ranks() });
+    program.share = share;
+    add_states(program, &groups, &draft.annotations, share);
     let loss = program.loss.expect("set by differentiation");
 
     let mut code = Vec::new();
@@ -51,14 +53,17 @@ pub(super) fn update(draft: &mut Draft) {
     let arithmetic = Dtypes::arithmetic(config, draft.target);
     let mut updates = Vec::new();
     for index in program.trained() {
-        let members = program.buckets[index].members.clone();
+        let Bucket { format, update, ref members, parameters, .. } = program.buckets[index];
+        let members = match share {
+            None => members.clone(),
+            Some(share) => share.part(members, program.ty(parameters)).0,
+        };
         let gradients = GradientTerms { members, clip_norm, scaled: scale.is_some() };
-        let Bucket { format, update, .. } = program.buckets[index];
         let numbers_at = groups[..update].iter().map(|group| group.rule.numbers_len()).sum();
         let rule = groups[update].rule.clone();
         let mut op = Op::OptimizerStep(ops::OptimizerStep { gradients, format, numbers_at, rule });
         op.set_arithmetic(arithmetic);
-        updates.push(apply(program, index, op, [Some(numbers), norm, scale]));
+        updates.extend(apply(program, (index, share), op, [Some(numbers), norm, scale]));
     }
     if in_backward {
         apply_in_backward(program, updates);
@@ -112,8 +117,18 @@ fn apply_in_backward(program: &mut Program, updates: Vec<Instruction>) {
             cast_of.extend(casts.zip(originals));
         }
     }
+    let sums: HashMap<ValueId, ValueId> = code
+        .iter()
+        .filter_map(|instruction| match instruction.action {
+            Action::AllReduce { from, to } => Some((from, to)),
+            _ => None,
+        })
+        .collect();
     let mut updates_after: Vec<Vec<Instruction>> = vec![Vec::new(); code.len()];
-    for update in updates {
+    for mut update in updates {
+        if let Action::Launch { inputs, .. } = &mut update.action {
+            inputs.iter_mut().for_each(|input| *input = sums.get(input).copied().unwrap_or(*input));
+        }
         let last = update.action.touches().map(|id| last_use[program.storage(id).index()]).max();
         updates_after[last.unwrap_or(0)].push(update);
     }
@@ -123,7 +138,12 @@ fn apply_in_backward(program: &mut Program, updates: Vec<Instruction>) {
 }
 
 /// Adds the optimizer states of each bucket: zeros or a copy of the parameters, live from the start.
-fn add_states(program: &mut Program, groups: &[UpdateGroup], annotations: &Annotations) {
+fn add_states(
+    program: &mut Program,
+    groups: &[UpdateGroup],
+    annotations: &Annotations,
+    share: Option<Share>,
+) {
     let mut values = Vec::new();
     let mut start = Vec::new();
     for bucket in program.trained() {
@@ -131,10 +151,10 @@ fn add_states(program: &mut Program, groups: &[UpdateGroup], annotations: &Annot
         let Bucket { format, update, .. } = program.buckets[bucket];
         let states = groups[update].rule.kept(format);
         for (index, state) in states.iter().enumerate() {
-            let added = add_state(program, (bucket, index), state, pool);
+            let added = add_state(program, (bucket, index), state, pool, share);
             values.push(added.value);
             start.push(if state.copy {
-                copy_of_parameters(program, bucket, added.value)
+                copy_of_parameters(program, (bucket, share), added.value)
             } else {
                 fill_with_zeros(program, added.value, added.value, Phase::Start)
             });
@@ -151,8 +171,13 @@ fn add_states(program: &mut Program, groups: &[UpdateGroup], annotations: &Annot
 }
 
 /// Initialises master weights from the parameters.
-fn copy_of_parameters(program: &Program, bucket: usize, copy: ValueId) -> Instruction {
-    let (of, scope) = (program.buckets[bucket].parameters, program.buckets[bucket].scope);
+fn copy_of_parameters(
+    program: &mut Program,
+    (bucket, share): (usize, Option<Share>),
+    copy: ValueId,
+) -> Instruction {
+    let Bucket { parameters, scope, .. } = program.buckets[bucket];
+    let of = part(program, parameters, share);
     let op = Op::Cast(Cast { to: program.ty(copy).dtype });
     let action = Action::Launch { op, inputs: vec![of], outputs: vec![copy], workspace: None };
     Instruction::new(action, scope, Phase::Start)
@@ -163,10 +188,15 @@ fn add_state(
     (bucket, index): (usize, usize),
     state: &State,
     pool: Pool,
+    share: Option<Share>,
 ) -> BucketState {
     let of = &program.buckets[bucket];
     let parameters = program.value(of.parameters).clone();
-    let (members, ty) = state.layout(&of.members, parameters.ty);
+    let (members, ty) = match share {
+        None => (of.members.clone(), parameters.ty),
+        Some(share) => share.part(&of.members, parameters.ty),
+    };
+    let (members, ty) = state.layout(&members, ty);
     let (name, shape_source) = (state.name, ShapeSource::State(bucket, index));
     let role = if state.copy { Role::MasterWeight } else { Role::Optimizer };
     BucketState {
@@ -225,17 +255,39 @@ fn adapt_loss_scale(program: &mut Program, code: &mut Vec<Instruction>, choice: 
     }
 }
 
-/// The optimizer step of one bucket; `numbers` are step scalars, gradient norm and loss scale. With master weights,
-/// parameters are only written.
-fn apply(program: &mut Program, bucket: usize, op: Op, numbers: [Option<ValueId>; 3]) -> Instruction {
+/// A rank's share of a bucket, or the whole.
+fn part(program: &mut Program, bucket: ValueId, share: Option<Share>) -> ValueId {
+    let Some(share) = share else { return bucket };
+    let Value { name, scope, ty, .. } = *program.value(bucket);
+    let shape = Shape::new(&[share.range(ty.elements()).len()]);
+    program.add_view(
+        name,
+        scope,
+        (ShapeSource::Fixed, shape),
+        View { of: bucket, range: SubRange::Share(share) },
+    )
+}
+
+/// The optimizer step of one bucket, or of a rank's share, which is followed by an exchange with the others; `numbers` are
+/// step scalars, gradient norm and loss scale. With master weights, parameters are only written.
+fn apply(
+    program: &mut Program,
+    (bucket, share): (usize, Option<Share>),
+    op: Op,
+    numbers: [Option<ValueId>; 3],
+) -> Vec<Instruction> {
     let bucket = program.buckets[bucket].clone();
-    let gradients = bucket.gradients.expect("added by differentiation");
+    let gradients = part(program, bucket.gradients.expect("added by differentiation"), share);
+    let own = part(program, bucket.parameters, share);
     let states: Vec<ValueId> = bucket.states.iter().map(|state| state.value).collect();
-    let parameters = (!bucket.format.has_master()).then_some(bucket.parameters);
+    let parameters = (!bucket.format.has_master()).then_some(own);
     let inputs = parameters.into_iter().chain([gradients]).chain(states.iter().copied());
     let inputs = inputs.chain(numbers.into_iter().flatten()).collect();
-    let written = std::iter::once(bucket.parameters).chain(states);
-    let outputs = written.map(|id| program.add_version(id)).collect();
+    let written = std::iter::once(own).chain(states);
+    let outputs: Vec<ValueId> = written.map(|id| program.add_version(id)).collect();
+    let from = outputs[0];
     let action = Action::Launch { op, inputs, outputs, workspace: None };
-    Instruction::new(action, bucket.scope, Phase::Update)
+    let gather = share.map(|_| Action::AllGather { from, to: program.add_version(bucket.parameters) });
+    let instruction = |action| Instruction::new(action, bucket.scope, Phase::Update);
+    [action].into_iter().chain(gather).map(instruction).collect()
 }

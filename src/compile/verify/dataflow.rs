@@ -21,7 +21,8 @@ impl VersionIndex {
         for (id, value) in (0..).map(ValueId).zip(&program.values) {
             if value.previous.is_none() {
                 versions.first_versions.push((id, value.storage));
-                if let Some(View { of, .. }) = value.view {
+                // Shares of ranks are read and updated, never a value's first version.
+                if let Some(View { of, range: SubRange::Member(_) | SubRange::Rows(_) }) = value.view {
                     versions.parts[of.index()] += 1;
                 }
             }
@@ -49,6 +50,8 @@ enum Division {
     Members,
     /// Slices of rows, by their number.
     Rows(usize),
+    /// Shares of ranks, by their number.
+    Shares(usize),
 }
 
 pub(super) fn check(program: &Program, section: &Section, versions: &VersionIndex) -> Result<(), Violation> {
@@ -127,6 +130,7 @@ impl ValueStates<'_> {
         let division = match view.range {
             SubRange::Member(_) => Division::Members,
             SubRange::Rows(slice) => Division::Rows(slice.of),
+            SubRange::Share(share) => Division::Shares(share.of),
         };
         *self.divided.entry(view.of).or_insert(division) == division && self.parts.insert(*view)
     }

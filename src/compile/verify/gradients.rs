@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{Invariant, Violation, at, broken};
-use crate::ir::{Action, Program};
+use crate::ir::{Action, Program, When};
 use ops::ValueId;
 
 /// In sections with samples, each gradient is written once, or only added to if it is live-in.
@@ -19,6 +19,10 @@ pub(super) fn one_gradient(program: &Program) -> Result<(), Violation> {
             id
         };
         for instruction in &section.code {
+            // A sum over ranks adds nothing of this rank's.
+            if matches!(instruction.action, Action::AllReduce { .. }) {
+                continue;
+            }
             for &write in instruction.action.writes() {
                 let value = program.value(write);
                 if value.role == device::Role::Gradient {
@@ -59,6 +63,8 @@ pub(super) fn one_update(program: &Program) -> Result<(), Violation> {
     // By updated parameters: the number of updates, and the gradients.
     let mut updates: HashMap<ValueId, (usize, ValueId)> = HashMap::new();
     let mut applied = vec![false; program.values.len()];
+    // By storage: whether it was summed over all ranks.
+    let mut summed = vec![program.ranks == 1; program.values.len()];
     let mut zeros: HashSet<ValueId> = HashSet::new();
     for section in program.step() {
         for instruction in &section.code {
@@ -76,6 +82,11 @@ pub(super) fn one_update(program: &Program) -> Result<(), Violation> {
                         format!("{} updates a value in other memory", at(program, section, instruction));
                     return broken(Invariant::OneGradient, detail);
                 }
+                if !summed[program.storage(gradients).index()] {
+                    let detail =
+                        format!("{} applies gradients of one rank", at(program, section, instruction));
+                    return broken(Invariant::OneGradient, detail);
+                }
                 updates.entry(parameters).or_insert((0, gradients)).0 += section.repeat_count;
                 applied[program.storage(gradients).index()] = true;
                 continue;
@@ -87,6 +98,23 @@ pub(super) fn one_update(program: &Program) -> Result<(), Violation> {
                     continue;
                 }
                 Action::Copy { from, .. } if zeros.contains(from) => continue,
+                Action::AllReduce { from, .. } => {
+                    let summed = &mut summed[program.storage(*from).index()];
+                    if std::mem::replace(summed, true) || instruction.when != When::Last {
+                        let detail = format!("{} sums a second time", at(program, section, instruction));
+                        return broken(Invariant::OneGradient, detail);
+                    }
+                }
+                action if program.ranks > 1 => {
+                    let late = action.writes().iter().find(|id| summed[program.storage(**id).index()]);
+                    if let Some(&id) = late {
+                        let (name, at) = (program.full_name(id), at(program, section, instruction));
+                        return broken(
+                            Invariant::OneGradient,
+                            format!("{at} adds to {name} after it was summed"),
+                        );
+                    }
+                }
                 _ => {}
             }
             let late_write =
@@ -102,7 +130,10 @@ pub(super) fn one_update(program: &Program) -> Result<(), Violation> {
     for bucket in &program.buckets {
         let found = updates.get(&bucket.parameters).copied();
         let is_valid = match (found, bucket.gradients) {
-            (Some((times, gradients)), Some(own)) => bucket.trainable && times == 1 && gradients == own,
+            (Some((times, gradients)), Some(own)) => {
+                let is_own = program.storage(gradients) == program.storage(own);
+                bucket.trainable && times == 1 && is_own
+            }
             (None, None) => !bucket.trainable,
             _ => false,
         };

@@ -145,6 +145,8 @@ fn at(program: &Program, section: &Section, instruction: &Instruction) -> String
     let what = match &instruction.action {
         Action::Launch { op, .. } => op.name(),
         Action::Copy { .. } => "copy",
+        Action::AllReduce { .. } => "all-reduce",
+        Action::AllGather { .. } => "all-gather",
         Action::Record { .. } => "record",
         Action::Wait { .. } => "wait",
         Action::Allocate(_) => "allocate",
@@ -188,6 +190,16 @@ fn types(program: &Program, section: &Section) -> Result<(), Violation> {
                 let fits = times(from.bytes(), samples) == times(to.bytes(), all)
                     || (program.lengths.is_some() && to == of_shorter_samples(from, to, samples));
                 (!fits || from.dtype != to.dtype).then(|| format!("copies {from} to {to}"))
+            }
+            Action::AllReduce { from, to } => {
+                let (from, to) = (program.ty(*from), program.ty(*to));
+                let is_sum = from == to && matches!(from.dtype, DType::F32 | DType::BF16 | DType::F16);
+                (!is_sum).then(|| format!("sums {from} to {to}"))
+            }
+            Action::AllGather { from, to } => {
+                let (share, to) = (program.ty(*from), program.ty(*to));
+                let is_whole = share.dtype == to.dtype && share.bytes() * program.ranks as u64 == to.bytes();
+                (!is_whole).then(|| format!("gathers {share} to {to}"))
             }
             _ => None,
         };

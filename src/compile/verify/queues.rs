@@ -68,7 +68,11 @@ pub(super) fn check(program: &Program, section: &Section) -> Result<(), Violatio
                     return broken(Invariant::Events, at(program, section, instruction));
                 }
             }
-            Action::Launch { .. } | Action::Copy { .. } | Action::Collect { .. } => {
+            Action::Launch { .. }
+            | Action::Copy { .. }
+            | Action::AllReduce { .. }
+            | Action::AllGather { .. }
+            | Action::Collect { .. } => {
                 last[queue] = now;
                 let action = &instruction.action;
                 for id in action.reads() {

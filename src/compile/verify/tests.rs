@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::compile_run;
-use crate::ir::{SectionKind, ShapeSource, SubRange, View};
+use crate::ir::{SectionKind, ShapeSource, SubRange, View, When};
 use device::{Phase, Pool, Role};
 use ops::{Fill, Normal, Op, RowSlice, TensorType};
 use spec::{Init, Leak, RunConfig};
@@ -428,14 +428,14 @@ fn freed_once_with_lazy_initialisation() {
         let mut program = program.clone();
         let code = code(&mut program, SectionKind::First);
         let allocation =
-            code.iter().position(|i| i.first_iteration && matches!(i.action, Action::Allocate(_))).unwrap();
+            code.iter().position(|i| i.is_once() && matches!(i.action, Action::Allocate(_))).unwrap();
         change(code, allocation);
         verify(&program).unwrap_err().invariant
     };
-    assert_eq!(broken(&|code, allocation| code[allocation].first_iteration = false), Invariant::FreedOnce);
+    assert_eq!(broken(&|code, allocation| code[allocation].when = When::Always), Invariant::FreedOnce);
     assert_eq!(broken(&|code, allocation| drop(code.remove(allocation))), Invariant::FreedOnce);
     let launch = |code: &[Instruction]| {
-        code.iter().position(|i| i.first_iteration && matches!(i.action, Action::Launch { .. })).unwrap()
+        code.iter().position(|i| i.is_once() && matches!(i.action, Action::Launch { .. })).unwrap()
     };
     let left_out = broken(&|code, _| drop(code.remove(launch(code))));
     assert_eq!(left_out, Invariant::WriterDominates);

@@ -7,6 +7,7 @@
 // Kernels and queues access memory by address: each use states why it is sound.
 #![allow(unsafe_code)]
 
+mod group;
 mod host;
 mod kernels;
 mod mapping;
@@ -18,11 +19,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::kernels::{Operand, Workers};
-use self::queues::{Command, CpuQueues, Fence};
+use self::queues::{Command, CpuQueues, Exchange, Fence};
 use super::check::{check, common_home};
 use super::{Buffer, Device, DeviceError, Event, HostSlice, Pool, Queue, Region, Target, Tensor};
 use ops::{DType, Op};
 
+pub use self::group::{RankGroup, SharedMemory};
 pub use self::host::{described, target};
 pub use self::kernels::{LEAST_PRODUCT_WORKSPACE_PER_THREAD, OPERAND_ALIGNMENT};
 pub use self::kernels::{from_f32, to_f32};
@@ -46,17 +48,21 @@ impl CpuDevice {
     /// # Errors
     /// `Lost` if no thread can be started.
     pub fn new(target: Target) -> Result<CpuDevice, DeviceError> {
-        CpuDevice::with_delay(target, None)
+        CpuDevice::with(target, None, None)
     }
 
-    /// A device that delays one queue's work for as long as the program's events allow, so that a missing event causes
-    /// wrong numbers.
+    /// A device that exchanges numbers with those of other ranks, and one that delays a queue's work for as long as the
+    /// program's events allow, so that a missing event causes wrong numbers.
     ///
     /// # Errors
     /// `Lost` if no thread can be started.
-    pub fn with_delay(target: Target, delay: Option<Delay>) -> Result<CpuDevice, DeviceError> {
+    pub fn with(
+        target: Target,
+        delay: Option<Delay>,
+        group: Option<RankGroup>,
+    ) -> Result<CpuDevice, DeviceError> {
         let workers = Workers::new(target.threads).map_err(DeviceError::Lost)?;
-        let queues = CpuQueues::new(workers, delay)
+        let queues = CpuQueues::new(workers, delay, group)
             .map_err(|error| DeviceError::Lost(format!("no thread could be started: {error}")))?;
         Ok(CpuDevice { target, mappings: HashMap::new(), next: 0, queues, events: HashMap::new() })
     }
@@ -76,6 +82,19 @@ impl CpuDevice {
             return Err(DeviceError::OutOfBounds { buffer, offset, bytes, size });
         }
         Ok(mapping)
+    }
+
+    fn exchange(&mut self, exchange: Exchange, numbers: Tensor) -> Result<(), DeviceError> {
+        let group = self.queues.group().ok_or(DeviceError::NoRanks)?.clone();
+        let mapping = self.mapping(numbers.region())?;
+        let command = Command::Exchange {
+            exchange,
+            address: mapping.address(numbers.offset),
+            bytes: numbers.ty.bytes() as usize,
+            group,
+            _keep: mapping.clone(),
+        };
+        self.queues.enqueue(Queue::Communication, command)
     }
 
     /// The common home of an operation's operands.
@@ -135,7 +154,7 @@ impl Device for CpuDevice {
     }
 
     fn copy(&mut self, queue: Queue, from: Region, to: Region) -> Result<(), DeviceError> {
-        if queue == Queue::Host {
+        if !Queue::OF_DEVICE.contains(&queue) {
             return Err(DeviceError::NoCopies);
         }
         let (source, sink) = (self.mapping(from)?, self.mapping(to)?);
@@ -179,6 +198,25 @@ impl Device for CpuDevice {
         };
         let launch = queues::Launch { op: op.clone(), inputs, outputs, workspace, _keep: keep };
         self.queues.enqueue(home.queue(), Command::Launch(Box::new(launch)))
+    }
+
+    fn all_reduce(&mut self, numbers: Tensor) -> Result<(), DeviceError> {
+        self.exchange(Exchange::Sums(numbers.ty.dtype), numbers)
+    }
+
+    fn all_gather(&mut self, numbers: Tensor) -> Result<(), DeviceError> {
+        self.exchange(Exchange::Shares, numbers)
+    }
+
+    fn sum_over_ranks(&mut self, numbers: &mut [f64]) -> Result<(), DeviceError> {
+        let Some(group) = self.queues.group().cloned() else { return Ok(()) };
+        self.queues.synchronize()?;
+        group.sum(numbers)
+    }
+
+    fn exchanged(&mut self) -> Result<Option<Duration>, DeviceError> {
+        self.queues.synchronize()?;
+        Ok(self.queues.group().map(|_| self.queues.take_exchange_time()))
     }
 
     fn lend(&mut self, region: Region) -> Result<HostSlice, DeviceError> {

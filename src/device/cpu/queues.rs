@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::group::RankGroup;
 use super::kernels::{self, Operand, Workers};
 use super::mapping::Mapping;
 use crate::{DeviceError, Queue};
-use ops::Op;
+use ops::{DType, Op};
 
 /// The queue whose work is delayed until something waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,16 +18,53 @@ pub enum Delay {
     Compute,
     Copy,
     Host,
+    Communication,
+}
+
+impl Delay {
+    fn queue(self) -> Queue {
+        match self {
+            Delay::Compute => Queue::Compute,
+            Delay::Copy => Queue::Copy,
+            Delay::Host => Queue::Host,
+            Delay::Communication => Queue::Communication,
+        }
+    }
 }
 
 /// A command of a queue. Commands keep the mappings that they access: memory freed while it has queued work returns to
 /// the system when that work is done.
 pub(super) enum Command {
     Launch(Box<Launch>),
-    Copy { from: *const u8, to: *mut u8, bytes: usize, _keep: [Arc<Mapping>; 2] },
-    Poison { address: *mut u8, bytes: usize, _keep: Arc<Mapping> },
+    Copy {
+        from: *const u8,
+        to: *mut u8,
+        bytes: usize,
+        _keep: [Arc<Mapping>; 2],
+    },
+    Exchange {
+        exchange: Exchange,
+        address: *mut u8,
+        bytes: usize,
+        group: Arc<SharedGroup>,
+        _keep: Arc<Mapping>,
+    },
+    Poison {
+        address: *mut u8,
+        bytes: usize,
+        _keep: Arc<Mapping>,
+    },
     Record(Arc<Fence>),
     Wait(Arc<Fence>),
+}
+
+/// What ranks exchange.
+#[derive(Clone, Copy)]
+pub(super) enum Exchange {
+    /// The sums of numbers of this type.
+    Sums(DType),
+    /// Their shares.
+    Shares,
 }
 
 pub(super) struct Launch {
@@ -39,6 +77,44 @@ pub(super) struct Launch {
 
 // SAFETY: the addresses lie in mappings that the command keeps alive.
 unsafe impl Send for Command {}
+
+/// The group of ranks, of which the queue's thread and the host's thread make use in turn.
+pub(super) struct SharedGroup {
+    group: Mutex<RankGroup>,
+    /// Why an exchange failed. Those after it are left out.
+    failed: OnceLock<DeviceError>,
+}
+
+impl SharedGroup {
+    fn exchange(
+        &self,
+        exchange: impl FnOnce(&mut RankGroup) -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        if let Some(error) = self.failed.get() {
+            return Err(error.clone());
+        }
+        let exchanged = exchange(&mut self.group.lock().unwrap_or_else(PoisonError::into_inner));
+        exchanged.inspect_err(|error| drop(self.failed.set(error.clone())))
+    }
+
+    /// Exchanges numbers in memory. `synchronize` returns the error.
+    ///
+    /// # Safety
+    /// As for [`RankGroup::all_reduce`] and [`RankGroup::all_gather`].
+    unsafe fn run(&self, exchange: Exchange, address: *mut u8, bytes: usize) {
+        let _ = self.exchange(|group| match exchange {
+            // SAFETY: guaranteed by the caller.
+            Exchange::Sums(dtype) => unsafe { group.all_reduce(dtype, address, bytes) },
+            // SAFETY: guaranteed by the caller.
+            Exchange::Shares => unsafe { group.all_gather(address, bytes) },
+        });
+    }
+
+    /// As [`RankGroup::sum`].
+    pub(super) fn sum(&self, numbers: &mut [f64]) -> Result<(), DeviceError> {
+        self.exchange(|group| group.sum(numbers))
+    }
+}
 
 /// A one-shot completion flag: one recording of an event.
 #[derive(Default)]
@@ -82,23 +158,40 @@ pub(super) struct CpuQueues {
     queues: [Execution; Queue::ALL.len()],
     /// Duration of the copy thread's copies in nanoseconds.
     copy_nanos: Arc<AtomicU64>,
+    /// That of the communication thread's exchanges.
+    exchange_nanos: Arc<AtomicU64>,
+    /// The ranks that the communication queue exchanges numbers with, if there are others.
+    group: Option<Arc<SharedGroup>>,
 }
 
 impl CpuQueues {
-    pub(super) fn new(workers: Workers, delay: Option<Delay>) -> std::io::Result<CpuQueues> {
-        let copy_nanos = Arc::new(AtomicU64::new(0));
-        let deferred = || Execution::Deferred(VecDeque::new());
-        let queues = match delay {
-            None => [
-                Execution::Inline,
-                Execution::Thread { sender: copy_thread(copy_nanos.clone())?, idle: true },
-                Execution::Inline,
-            ],
-            Some(Delay::Compute) => [deferred(), Execution::Inline, Execution::Inline],
-            Some(Delay::Copy) => [Execution::Inline, deferred(), Execution::Inline],
-            Some(Delay::Host) => [Execution::Inline, Execution::Inline, deferred()],
-        };
-        Ok(CpuQueues { workers, queues, copy_nanos })
+    pub(super) fn new(
+        workers: Workers,
+        delay: Option<Delay>,
+        group: Option<RankGroup>,
+    ) -> std::io::Result<CpuQueues> {
+        let [copy_nanos, exchange_nanos] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
+        let mut queues = Queue::ALL.map(|_| Execution::Inline);
+        match delay {
+            None => {
+                queues[Queue::Copy as usize] = thread("copy queue", &copy_nanos)?;
+                if group.is_some() {
+                    queues[Queue::Communication as usize] = thread("communication queue", &exchange_nanos)?;
+                }
+            }
+            Some(delay) => queues[delay.queue() as usize] = Execution::Deferred(VecDeque::new()),
+        }
+        let shared = |group| Arc::new(SharedGroup { group: Mutex::new(group), failed: OnceLock::new() });
+        Ok(CpuQueues { workers, queues, copy_nanos, exchange_nanos, group: group.map(shared) })
+    }
+
+    pub(super) fn group(&self) -> Option<&Arc<SharedGroup>> {
+        self.group.as_ref()
+    }
+
+    /// The duration of the communication thread's exchanges since the previous call.
+    pub(super) fn take_exchange_time(&self) -> Duration {
+        Duration::from_nanos(self.exchange_nanos.swap(0, Ordering::Relaxed))
     }
 
     pub(super) fn workers(&self) -> &Workers {
@@ -115,7 +208,9 @@ impl CpuQueues {
             Execution::Inline => self.run_inline(command),
             Execution::Thread { sender, idle } => {
                 *idle = false;
-                sender.send(command).map_err(|_| DeviceError::Lost("the copy thread has ended".to_owned()))
+                sender
+                    .send(command)
+                    .map_err(|_| DeviceError::Lost("the thread of a queue has ended".to_owned()))
             }
             Execution::Deferred(pending) => {
                 pending.push_back(command);
@@ -136,7 +231,10 @@ impl CpuQueues {
                 *idle = true;
             }
         }
-        Ok(())
+        match self.group.as_ref().and_then(|group| group.failed.get()) {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
     }
 
     /// Executes a command on the caller's thread.
@@ -144,7 +242,7 @@ impl CpuQueues {
         match command {
             Command::Wait(fence) => self.wait_for(&fence),
             command => {
-                command.execute(&self.workers);
+                command.execute(Some(&self.workers));
                 Ok(())
             }
         }
@@ -165,11 +263,12 @@ impl CpuQueues {
 }
 
 impl Command {
-    /// Executes the command.
-    fn execute(self, workers: &Workers) {
+    /// Executes the command, with the workers that operations need.
+    fn execute(self, workers: Option<&Workers>) {
         match self {
             Command::Launch(launch) => {
                 let Launch { op, inputs, outputs, workspace, _keep } = *launch;
+                let workers = workers.expect("queues with a thread of their own run no operations");
                 // SAFETY: the device has checked types and bounds; the command keeps the mappings; the program's
                 // verifier has ordered all accesses to the same memory.
                 unsafe { kernels::run(&op, &inputs, &outputs, workspace, workers) };
@@ -177,6 +276,11 @@ impl Command {
             Command::Copy { from, to, bytes, _keep } => {
                 // SAFETY: both lie in mappings that the command keeps; `copy` allows overlap.
                 unsafe { std::ptr::copy(from, to, bytes) };
+            }
+            Command::Exchange { exchange, address, bytes, group, _keep } => {
+                // SAFETY: the region lies in a mapping that the command keeps; the program's verifier has ordered all
+                // accesses to the same memory.
+                unsafe { group.run(exchange, address, bytes) };
             }
             Command::Poison { address, bytes, _keep } => {
                 // All ones: NaN in every float format, and a token id beyond every table.
@@ -189,25 +293,21 @@ impl Command {
     }
 }
 
-/// Starts the copy thread. It needs no thread pool: the copy queue runs no operations.
-fn copy_thread(copy_nanos: Arc<AtomicU64>) -> std::io::Result<Sender<Command>> {
+/// A thread that executes a queue of copies or exchanges and adds their duration to `nanos`. It needs no thread pool:
+/// such queues run no operations.
+fn thread(name: &str, nanos: &Arc<AtomicU64>) -> std::io::Result<Execution> {
     let (sender, receiver): (Sender<Command>, Receiver<Command>) = channel();
-    std::thread::Builder::new().name("copy queue".to_owned()).spawn(move || {
+    let nanos = Arc::clone(nanos);
+    let execute = move || {
         while let Ok(command) = receiver.recv() {
-            match command {
-                Command::Copy { from, to, bytes, _keep } => {
-                    let began = Instant::now();
-                    // SAFETY: both lie in mappings that the command keeps; `copy` allows overlap.
-                    unsafe { std::ptr::copy(from, to, bytes) };
-                    copy_nanos.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
-                }
-                Command::Record(fence) => fence.finish(),
-                Command::Wait(fence) => fence.wait(),
-                Command::Launch(_) | Command::Poison { .. } => {
-                    unreachable!("the copy queue accepts copies only")
-                }
+            let is_work = !matches!(command, Command::Record(_) | Command::Wait(_));
+            let began = Instant::now();
+            command.execute(None);
+            if is_work {
+                nanos.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
             }
         }
-    })?;
-    Ok(sender)
+    };
+    std::thread::Builder::new().name(name.to_owned()).spawn(execute)?;
+    Ok(Execution::Thread { sender, idle: true })
 }

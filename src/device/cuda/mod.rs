@@ -225,7 +225,7 @@ impl Device for CudaDevice {
     }
 
     fn copy(&mut self, queue: Queue, from: Region, to: Region) -> Result<(), DeviceError> {
-        if queue == Queue::Host {
+        if !Queue::OF_DEVICE.contains(&queue) {
             return Err(DeviceError::NoCopies);
         }
         let ((source, _), (sink, _)) = (self.memory.find(from)?, self.memory.find(to)?);

@@ -116,7 +116,7 @@ pub fn target(name: &str, capability: Option<String>, memory: Bytes, context: By
         limited: false,
         host_memory: None,
         figures: Figures::Measured,
-        rank: crate::Rank::ALONE,
+        rank: 0,
     }
 }
 

@@ -62,7 +62,7 @@ pub(super) fn other(queue: Queue) -> Queue {
     match queue {
         Queue::Compute => Queue::Copy,
         Queue::Copy => Queue::Compute,
-        Queue::Host => unreachable!("the host queue uses no card memory"),
+        Queue::Host | Queue::Communication => unreachable!("the queue uses no card memory"),
     }
 }
 

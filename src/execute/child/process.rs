@@ -1,4 +1,4 @@
-//! The parent's side of a run's child process: starts it, receives its messages, ends it.
+//! The parent's side of a run's child processes, one for each rank: starts them, receives their messages, ends them.
 
 use std::fmt;
 use std::fs::File;
@@ -6,12 +6,12 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Message, crash_log};
-use crate::metrics::Outcome;
+use crate::metrics::{Ended, Outcome};
 
 /// The file in a run's folder that holds what the child wrote to its standard error.
 pub const LOG_FILE: &str = "log.txt";
@@ -40,6 +40,8 @@ pub enum Ending {
 /// A child that ended without a result.
 #[derive(Debug)]
 pub struct Crash {
+    /// Its rank, if there are several.
+    pub rank: Option<usize>,
     pub exit: Exit,
     /// The lines of its log that explain the crash.
     pub said: Vec<String>,
@@ -59,6 +61,9 @@ pub enum Exit {
 
 impl fmt::Display for Crash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(rank) = self.rank {
+            write!(f, "rank {rank} ")?;
+        }
         match &self.exit {
             Exit::NotStarted(error) => write!(f, "could not be started: {error}")?,
             Exit::Code(code) => write!(f, "exited with code {code}")?,
@@ -86,38 +91,54 @@ fn signal_name(signal: i32) -> &'static str {
     }
 }
 
-/// Runs a child to its end, or ends it after the timeout or when `interrupted` is set. Its standard error goes to the
-/// log.
+/// Runs a child for each rank to its end, or ends all after the timeout or when `interrupted` is set. Their standard error
+/// goes to the log; the messages are those of the first rank. If a child fails or runs out of memory, so does the run.
 ///
-/// The child has its own process group: Ctrl-C reaches only the parent, which then ends the child.
-pub fn run_child(
-    command: Command,
+/// Children have their own process groups: Ctrl-C reaches only the parent, which then ends them.
+pub fn run_children(
+    commands: Vec<Command>,
     log: &File,
     timeout: Option<Duration>,
     interrupted: &AtomicBool,
     mut on_message: impl FnMut(Message),
 ) -> Ending {
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    let mut running = match Running::start(command, log) {
-        Ok(running) => running,
-        Err(error) => return Ending::Failed(Crash { exit: Exit::NotStarted(error), said: Vec::new() }),
+    let (sender, messages) = mpsc::channel();
+    let several = commands.len() > 1;
+    let failed = |rank: usize, exit| {
+        let said = crash_log::summary(log).unwrap_or_else(|error| vec![format!("not readable: {error}")]);
+        Ending::Failed(Crash { rank: Some(rank).filter(|_| several), exit, said })
     };
-    let mut finished = None;
-    let mut receive = |message| match message {
-        Message::Finished(outcome) => finished = Some(outcome),
+    let mut outcomes: Outcomes = commands.iter().map(|_| None).collect();
+    let mut running = Vec::with_capacity(commands.len());
+    for (rank, command) in commands.into_iter().enumerate() {
+        match Running::start(command, log, (rank, sender.clone())) {
+            Ok(child) => running.push(child),
+            Err(error) => return failed(rank, Exit::NotStarted(error)),
+        }
+    }
+    drop(sender);
+    let mut receive = |outcomes: &mut Outcomes, (rank, message): (usize, Message)| match message {
+        Message::Finished(outcome) => outcomes[rank] = Some(outcome),
         message => on_message(message),
     };
+    let mut out_of_memory_since = None;
     let stop = loop {
-        match running.messages.recv_timeout(TICK) {
-            Ok(message) => receive(message),
+        match messages.recv_timeout(TICK) {
+            Ok(message) => receive(&mut outcomes, message),
             Err(RecvTimeoutError::Timeout) => {}
-            // The child closed its output but is still running.
+            // The children closed their output but are still running.
             Err(RecvTimeoutError::Disconnected) => thread::sleep(TICK),
         }
-        match running.exit() {
-            Ok(None) => {}
-            Ok(Some(exit)) => break StopReason::Exited(exit),
-            Err(error) => break StopReason::Unknown(error),
+        if let Some(stop) = stop_reason(&mut running) {
+            break stop;
+        }
+        // The others may run out of memory as well, and say so; if they do not, they wait for the one that did.
+        if several && outcomes.iter().any(is_out_of_memory) {
+            let since = *out_of_memory_since.get_or_insert_with(Instant::now);
+            if since.elapsed() > GRACE {
+                break StopReason::OutOfMemory;
+            }
         }
         if interrupted.load(Ordering::Relaxed) {
             break StopReason::Interrupted;
@@ -126,32 +147,74 @@ pub fn run_child(
             break StopReason::TimedOut;
         }
     };
-    let exit = match stop {
-        StopReason::Exited(exit) => Some(exit),
-        StopReason::Interrupted | StopReason::TimedOut | StopReason::Unknown(_) => running.end(),
-    };
-    running.drain_messages(&mut receive);
-    match (stop, finished) {
+    let exits = end_all(&mut running);
+    drain(&messages, |message| receive(&mut outcomes, message));
+    let are_complete = matches!(stop, StopReason::OutOfMemory)
+        || exits.iter().all(|exit| exit.is_some_and(|exit| exit.success()));
+    let silent = outcomes.iter().position(Option::is_none);
+    match (stop, joined(outcomes).filter(|_| are_complete)) {
         (StopReason::TimedOut, _) => Ending::TimedOut,
         // A run that finishes despite the interrupt keeps its result.
-        (_, Some(outcome)) if exit.is_some_and(|exit| exit.success()) => Ending::Finished(outcome),
-        (StopReason::Interrupted, _) => Ending::Interrupted,
-        (StopReason::Exited(exit), _) => failed(describe(exit), log),
-        (StopReason::Unknown(error), _) => failed(Exit::Unknown(error), log),
+        (_, Some(outcome)) => Ending::Finished(outcome),
+        (StopReason::Interrupted, None) => Ending::Interrupted,
+        (StopReason::Failed(rank, exit), None) => failed(rank, exit),
+        (StopReason::Exited | StopReason::OutOfMemory, None) => failed(silent.unwrap_or(0), Exit::Silent),
     }
 }
 
-fn failed(exit: Exit, log: &File) -> Ending {
-    let said = crash_log::summary(log).unwrap_or_else(|error| vec![format!("not readable: {error}")]);
-    Ending::Failed(Crash { exit, said })
+/// By rank: its outcome, once it has sent it.
+type Outcomes = Vec<Option<Box<Outcome>>>;
+
+fn is_out_of_memory(outcome: &Option<Box<Outcome>>) -> bool {
+    outcome.as_ref().is_some_and(|outcome| outcome.ended == Ended::OutOfMemory)
+}
+
+/// The outcome of a run: that of the first rank that ran out of memory, otherwise that of the first rank, with the largest
+/// peak of all. `None` if a rank has none.
+fn joined(mut outcomes: Outcomes) -> Option<Box<Outcome>> {
+    if outcomes.len() == 1 {
+        return outcomes.remove(0);
+    }
+    if let Some(rank) = outcomes.iter().position(is_out_of_memory) {
+        let mut outcome = outcomes.swap_remove(rank)?;
+        outcome.message.insert_str(0, &format!("rank {rank}: "));
+        return Some(outcome);
+    }
+    let mut outcomes = outcomes.into_iter().collect::<Option<Vec<_>>>()?;
+    // Never seen: the program's exchanges would be at fault.
+    assert!(
+        outcomes.iter().all(|outcome| outcome.measured.digest == outcomes[0].measured.digest),
+        "all ranks end with the same parameters"
+    );
+    let largest = outcomes.iter().filter_map(|outcome| outcome.measured.peak_bytes).max();
+    let mut first = outcomes.swap_remove(0);
+    first.measured.rank_peak_bytes = largest;
+    Some(first)
 }
 
 /// Why the parent stopped receiving messages.
 enum StopReason {
-    Exited(ExitStatus),
-    Unknown(io::Error),
+    /// All have ended.
+    Exited,
+    /// The first that failed.
+    Failed(usize, Exit),
+    OutOfMemory,
     Interrupted,
     TimedOut,
+}
+
+/// Whether all children have ended, or one has failed.
+fn stop_reason(running: &mut [Running]) -> Option<StopReason> {
+    let mut are_running = false;
+    for (rank, child) in running.iter_mut().enumerate() {
+        match child.exit() {
+            Ok(None) => are_running = true,
+            Ok(Some(exit)) if exit.success() => {}
+            Ok(Some(exit)) => return Some(StopReason::Failed(rank, describe(exit))),
+            Err(error) => return Some(StopReason::Failed(rank, Exit::Unknown(error))),
+        }
+    }
+    (!are_running).then_some(StopReason::Exited)
 }
 
 fn describe(exit: ExitStatus) -> Exit {
@@ -163,23 +226,52 @@ fn describe(exit: ExitStatus) -> Exit {
     }
 }
 
+/// Asks the children to end by closing their standard inputs, and kills those that have not ended after the grace period.
+/// Returns their exit statuses, if they can be read.
+fn end_all(running: &mut [Running]) -> Vec<Option<ExitStatus>> {
+    running.iter_mut().for_each(|child| drop(child.child.stdin.take()));
+    let asked = Instant::now();
+    while asked.elapsed() < GRACE && running.iter_mut().any(|child| matches!(child.exit(), Ok(None))) {
+        thread::sleep(TICK);
+    }
+    running.iter_mut().map(Running::kill).collect()
+}
+
+/// Receives the messages that children sent before they ended.
+fn drain<T>(messages: &Receiver<T>, mut receive: impl FnMut(T)) {
+    let until = Instant::now() + ARRIVAL;
+    // With a time limit: a grandchild may hold the output open.
+    while let Ok(message) = messages.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        receive(message);
+    }
+}
+
 /// A running child. Dropping it kills the child and waits for it.
 struct Running {
     child: Child,
-    messages: Receiver<Message>,
 }
 
 impl Running {
-    fn start(mut command: Command, log: &File) -> io::Result<Running> {
+    /// Starts a child that sends its messages with its rank.
+    fn start(
+        mut command: Command,
+        log: &File,
+        (rank, messages): (usize, Sender<(usize, Message)>),
+    ) -> io::Result<Running> {
         let (messages_log, log) = (log.try_clone()?, log.try_clone()?);
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).process_group(0).spawn()?;
-        let (sender, messages) = mpsc::channel();
         let output = child.stdout.take();
-        let running = Running { child, messages };
+        let running = Running { child };
         if let Some(output) = output {
-            let forward =
-                move || forward_messages(output, messages_log, |message| sender.send(message).is_ok());
+            let forward = move || {
+                let send = |message| {
+                    // Those of the first rank are for all.
+                    let is_sent = rank == 0 || matches!(message, Message::Finished(_));
+                    !is_sent || messages.send((rank, message)).is_ok()
+                };
+                forward_messages(output, messages_log, send)
+            };
             let thread = thread::Builder::new().name("child output".into()).spawn(forward);
             thread.map_err(|error| io::Error::other(format!("no thread could be started: {error}")))?;
         }
@@ -191,37 +283,17 @@ impl Running {
         self.child.try_wait()
     }
 
-    /// Asks the child to end by closing its standard input, and kills it after the grace period. Returns its exit
-    /// status, if it can be read.
-    fn end(&mut self) -> Option<ExitStatus> {
-        drop(self.child.stdin.take());
-        let asked = Instant::now();
-        while asked.elapsed() < GRACE {
-            match self.exit() {
-                Ok(None) => thread::sleep(TICK),
-                Ok(exit) => return exit,
-                Err(_) => break,
-            }
-        }
+    /// Kills the child if it has not ended. Returns its exit status, if it can be read.
+    fn kill(&mut self) -> Option<ExitStatus> {
+        // No effect on a child that was waited for.
         let _ = self.child.kill();
         self.child.wait().ok()
-    }
-
-    /// Receives the messages that the child sent before it ended.
-    fn drain_messages(&mut self, receive: &mut impl FnMut(Message)) {
-        let until = Instant::now() + ARRIVAL;
-        // With a time limit: a grandchild may hold the output open.
-        while let Ok(message) = self.messages.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            receive(message);
-        }
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // No effect on a child that was waited for.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
     }
 }
 
@@ -287,7 +359,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let log = new_log(folder.path());
         let (begun, mut messages) = (Instant::now(), Vec::new());
-        let ending = run_child(shell(script), &log, timeout, interrupted, |message| messages.push(message));
+        let ending =
+            run_children(vec![shell(script)], &log, timeout, interrupted, |message| messages.push(message));
         (ending, Fake { folder, messages, took: begun.elapsed() })
     }
 
@@ -355,7 +428,8 @@ mod tests {
     fn missing_program_is_a_failure() {
         let folder = tempfile::tempdir().unwrap();
         let log = new_log(folder.path());
-        let ending = run_child(Command::new("/nowhere/program"), &log, None, &NOT_INTERRUPTED, |_| ());
+        let ending =
+            run_children(vec![Command::new("/nowhere/program")], &log, None, &NOT_INTERRUPTED, |_| ());
         assert!(crash(ending).to_string().starts_with("could not be started: "));
     }
 

@@ -18,9 +18,9 @@ use crate::loader::BatchSource;
 use crate::logs::{STEPS_FILE, StepLog, TimedStep};
 use crate::metrics::{Outcome, Volume, instruction_set};
 use crate::prepare::{Prepared, products};
-use crate::train::finite;
+use crate::train::{RankPlace, finite, open};
 use data::{Batch, DigestCache, Part};
-use device::{Device, Pool, to_f32};
+use device::{Device, Pool, Rank, to_f32};
 use memory::{RunSchedule, predict};
 use ops::{DType, ValueId};
 use spec::{RunConfig, Update};
@@ -85,7 +85,7 @@ impl DumpContents {
 /// Trains the run of a folder, which holds `run.toml`, `target.toml`, [`DATA_FILE`](crate::DATA_FILE) and the matmul
 /// algorithms in [`PRODUCTS_FILE`](crate::PRODUCTS_FILE), and writes the files of `contents` there. Evaluations are skipped:
 /// they change nothing. The outcome contains only how the run ended, its digest and the sources of the matmul
-/// algorithms. `ordinal` selects one of several CUDA devices.
+/// algorithms. `ordinal` selects one of several CUDA devices. Of several ranks, the first writes the files.
 ///
 /// # Errors
 /// A file that cannot be read or written, or a device that fails. Running out of memory is a result.
@@ -94,10 +94,11 @@ pub fn dump(
     digests: &mut DigestCache,
     reporter: &mut Reporter,
     ordinal: usize,
+    rank: Option<RankPlace<'_>>,
     contents: DumpContents,
 ) -> Result<Outcome, RunError> {
-    let run = Prepared::read(folder, digests)?;
-    let mut device = device::open_card(&run.target, ordinal)?;
+    let run = Prepared::read(folder, digests, rank.map_or(0, |rank| rank.index))?;
+    let mut device = open(&run, ordinal, rank)?;
     let steps = RunSchedule::of(&run.config).steps;
     reporter.send(&Message::Started { device: run.target.name.clone(), steps });
     let products = products::choose(folder, &run.program, device.as_mut())?;
@@ -106,8 +107,9 @@ pub fn dump(
         outcome.measured.record_products(products);
     }
     let held = OnceLock::new();
-    let source = BatchSource::new(&run.config, &*run.data, &held);
-    let mut dump = Dump { folder, run: &run, contents, source, steps, done: 0, reporter };
+    let rank = run.config.rank(run.target.rank);
+    let source = BatchSource::new(&run.config, rank, &*run.data, &held);
+    let mut dump = Dump { folder, run: &run, rank, contents, source, steps, done: 0, reporter };
     match dump.write(device.as_mut(), &mut outcome) {
         Ok(()) => {}
         Err(Stop::OutOfMemory(found)) => {
@@ -122,6 +124,7 @@ pub fn dump(
 struct Dump<'a> {
     folder: &'a Path,
     run: &'a Prepared,
+    rank: Rank,
     contents: DumpContents,
     source: BatchSource<'a>,
     steps: usize,
@@ -133,6 +136,7 @@ struct Dump<'a> {
 impl Dump<'_> {
     fn write(&mut self, device: &mut dyn Device, outcome: &mut Outcome) -> Result<(), Stop> {
         let is_checkpoint = self.contents == DumpContents::Checkpoint;
+        let (is_first, is_checkpoint) = (self.rank.index == 0, is_checkpoint || self.rank.index > 0);
         if !is_checkpoint {
             self.batches()?;
         }
@@ -147,7 +151,9 @@ impl Dump<'_> {
         engine.run_lazy_init()?;
         if is_checkpoint {
             self.train(&mut engine, outcome, None)?;
-            checkpoint::write(self.folder, self.run, &mut engine)?;
+            if is_first {
+                checkpoint::write(self.folder, self.run, &mut engine)?;
+            }
         } else {
             self.parameters(&mut engine, INITIAL_FILE)?;
             let mut gradients = self.create(GRADIENTS_FILE, &self.gradient_tensors())?;
@@ -166,7 +172,8 @@ impl Dump<'_> {
         outcome: &mut Outcome,
         mut gradients: Option<&mut TensorFile>,
     ) -> Result<(), Stop> {
-        let mut log = StepLog::create(self.folder)?;
+        let is_first = self.rank.index == 0;
+        let mut log = is_first.then(|| StepLog::create(self.folder)).transpose()?;
         let mut batch = self.empty_batch();
         for step in 1..=self.steps {
             let kept = gradients.as_deref_mut().filter(|_| self.kept_steps().contains(&step));
@@ -175,7 +182,9 @@ impl Dump<'_> {
             let volume = Volume::of_step(&self.run.config, &self.run.sample, step - 1);
             let usage = engine.ledger().usage(Pool::Device);
             let (live_bytes, peak_bytes) = (usage.live.total(), usage.step_peak());
-            log.step(step, &done, volume, live_bytes)?;
+            if let Some(log) = &mut log {
+                log.step(step, &done, volume, live_bytes)?;
+            }
             if !done.loss.is_finite() {
                 outcome.set_diverged();
             }
@@ -203,8 +212,7 @@ impl Dump<'_> {
     ) -> Result<TimedStep, Stop> {
         let config = &self.run.config;
         let began = Instant::now();
-        let samples = config.train.batch_size as u64;
-        self.source.training(step - 1, 0..samples, batch).map_err(RunError::from)?;
+        self.source.training(step - 1, self.source.samples(), batch).map_err(RunError::from)?;
         let waited = began.elapsed();
         let taken = step - engine.counts().skipped_steps as usize;
         engine.gradients(batch, &config.numbers(taken))?;
@@ -213,7 +221,7 @@ impl Dump<'_> {
 
         // The program's own gradient norm takes precedence, if it has one.
         let has_norm = self.run.program.host_buffers.results.norm.is_some();
-        let reads_norm = self.contents == DumpContents::Tensors && !has_norm;
+        let reads_norm = self.contents == DumpContents::Tensors && !has_norm && self.rank.index == 0;
         let reads = self.run.program.trains() && (reads_norm || kept.is_some());
         let norm = if reads { Some(self.read_gradients(engine, kept)?) } else { None };
 
@@ -291,7 +299,7 @@ impl Dump<'_> {
     }
 
     fn empty_batch(&self) -> Batch {
-        self.run.config.empty_batch(self.run.config.train.batch_size)
+        self.run.config.empty_batch(self.rank.samples(self.run.config.train.batch_size).len())
     }
 
     fn gradient_tensors(&self) -> Vec<TensorHeader> {

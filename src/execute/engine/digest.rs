@@ -31,20 +31,18 @@ impl Engine<'_> {
 /// The tensors of the digest as members of their buckets: by layer the parameters, the scales of quantized ones, then
 /// each optimizer state. The order is the model's and does not depend on the division into buckets.
 fn tensors(program: &Program) -> Vec<(ValueId, Member)> {
-    let mut sites = vec![Vec::new(); program.buckets.len()];
-    program.parameters.iter().for_each(|parameter| sites[parameter.bucket].push(parameter.site));
-    let mut sites = sites.into_iter();
     let mut tensors = Vec::new();
     for layer in program.buckets.chunk_by(|a, b| a.scope == b.scope) {
         // Sorted by kind (parameters, scales, states), then by site.
         let mut of_layer = Vec::new();
-        for (bucket, sites) in layer.iter().zip(sites.by_ref()) {
-            let states = bucket.states.iter().map(|state| (state.value, &state.members));
+        for bucket in layer {
+            // Of states that ranks divide, each has another part.
+            let states = bucket.states.iter().filter(|_| program.share.is_none());
+            let states = states.map(|state| (state.value, &state.members));
             let scales = bucket.scales.iter().map(|scales| (scales.value, &scales.members));
             let kept = std::iter::once((bucket.parameters, &bucket.members)).chain(scales).chain(states);
             for (kind, (value, members)) in kept.enumerate() {
-                let members = members.iter().zip(&sites).map(|(member, site)| (kind, *site, value, *member));
-                of_layer.extend(members);
+                of_layer.extend(members.iter().map(|member| (kind, member.site, value, *member)));
             }
         }
         of_layer.sort_by_key(|&(kind, site, ..)| (kind, site));

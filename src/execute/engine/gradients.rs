@@ -41,9 +41,10 @@ impl Engine<'_> {
         let step = self.counts.steps + 1;
         let (mut seen, mut micro_batch) = (0, 0);
         for section in program.step().take_while(|section| section.kind != SectionKind::Update) {
-            for _ in 0..section.repeat_count {
+            for iteration in 1..=section.repeat_count {
                 self.select(program.of_micro_batch(section.kind, self.counts.steps as usize, micro_batch));
-                self.run_section(section.kind, seen).map_err(|failure| failure.in_step(step))?;
+                let is_last = iteration == section.repeat_count;
+                self.run_section(section.kind, seen, is_last).map_err(|failure| failure.in_step(step))?;
                 seen += section.samples;
                 micro_batch += 1;
                 self.counts.micro_batches += u64::from(section.samples > 0);
@@ -56,7 +57,7 @@ impl Engine<'_> {
     /// The second half of a step: clips and applies the gradients.
     pub(crate) fn update(&mut self) -> Result<StepReport, Failure> {
         let step = self.counts.steps + 1;
-        self.run_section(SectionKind::Update, 0).map_err(|failure| failure.in_step(step))?;
+        self.run_section(SectionKind::Update, 0, true).map_err(|failure| failure.in_step(step))?;
         self.counts.steps = step;
         let Results { loss, norm, scale, counts, .. } = self.program.host_buffers.results;
         if let Some(counts) = counts {
@@ -65,7 +66,9 @@ impl Engine<'_> {
         }
         let mut optional_number = |id: Option<ValueId>| id.map(|id| self.read_number(id)).transpose();
         let (gradient_norm, loss_scale) = (optional_number(norm)?, optional_number(scale)?);
-        Ok(StepReport { loss: self.read_number(loss)?, gradient_norm, loss_scale })
+        let mut loss = [f64::from(self.read_number(loss)?)];
+        self.device().sum_over_ranks(&mut loss)?;
+        Ok(StepReport { loss: loss[0] as f32, gradient_norm, loss_scale })
     }
 
     /// From now on, keeps copies of the gradients that are applied in the backward pass, for

@@ -23,7 +23,7 @@ use self::batches::CurrentBatch;
 use self::last_uses::LastUses;
 use crate::logs::Timeline;
 use crate::metrics::Counts;
-use compile::{Action, FirstIterations, Program, Results, SectionKind};
+use compile::{Action, FirstIterations, Program, Results, SectionKind, When};
 use data::{Batch, StoredParameters};
 use device::{CapturedGraph, Device, DeviceError, Ledger, Pool, Tensor};
 #[cfg(test)]
@@ -60,6 +60,8 @@ pub struct Engine<'a> {
     /// Executions of each section so far.
     executions: Vec<u64>,
     first_iterations: FirstIterations,
+    /// Whether the current iteration of a section is the last of the step.
+    is_last: bool,
     /// By section and segment: the CUDA graph, once it is captured.
     graphs: Vec<Vec<Option<CapturedGraph>>>,
     timeline: Option<Timeline>,
@@ -115,6 +117,7 @@ impl<'a> Engine<'a> {
             poison,
             executions: vec![0; program.sections.len()],
             first_iterations: FirstIterations::new(program),
+            is_last: true,
             graphs: program.sections.iter().map(|section| vec![None; section.capture_ranges.len()]).collect(),
             timeline: None,
             pending_laps: Vec::new(),
@@ -152,7 +155,7 @@ impl<'a> Engine<'a> {
     /// # Errors
     /// Out of memory, or a device that fails.
     pub fn start(&mut self) -> Result<(), Failure> {
-        self.run_section(SectionKind::Start, 0)?;
+        self.run_section(SectionKind::Start, 0, true)?;
         self.synchronize()
     }
 
@@ -181,14 +184,14 @@ impl<'a> Engine<'a> {
         self.update()
     }
 
-    /// Evaluates one batch. Returns its loss, summed over its samples.
+    /// Evaluates one batch. Returns its loss, summed over its samples on all ranks.
     ///
     /// # Errors
     /// Out of memory, or a device that fails.
     pub fn evaluate(&mut self, batch: &Batch) -> Result<f64, Failure> {
         let loss = self.evaluate_batch(batch)?;
         self.finish_evaluation()?;
-        Ok(loss)
+        Ok(self.over_ranks(Evaluated { loss, accuracy: None })?.loss)
     }
 
     /// Evaluates one of several batches. Call `finish_evaluation` after the last.
@@ -210,6 +213,16 @@ impl<'a> Engine<'a> {
         Ok(self.manager.release_collected()?)
     }
 
+    /// The figures of an evaluation, summed over all ranks.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub(crate) fn over_ranks(&mut self, own: Evaluated) -> Result<Evaluated, Failure> {
+        let mut sums = [own.loss, own.accuracy.unwrap_or_default()];
+        self.device().sum_over_ranks(&mut sums)?;
+        Ok(Evaluated { loss: sums[0], accuracy: own.accuracy.map(|_| sums[1]) })
+    }
+
     /// Evaluates the batch in a slot of the host buffers. If evaluation has its own batch size, evaluates the batch in
     /// the evaluation buffer instead. Call `finish_evaluation` after the last batch.
     ///
@@ -224,12 +237,12 @@ impl<'a> Engine<'a> {
         for section in program.evaluation() {
             for _ in 0..section.repeat_count {
                 self.select(program.of_micro_batch(section.kind, self.evaluated_batches, micro_batch));
-                self.run_section(section.kind, seen)?;
+                self.run_section(section.kind, seen, true)?;
                 seen += section.samples;
                 micro_batch += 1;
                 self.counts.evaluation_passes += 1;
                 let samples = match section.sums_losses() {
-                    true => program.evaluation_samples,
+                    true => program.evaluation_batch_size,
                     false => section.samples,
                 };
                 sums += self.read_evaluated()?.times(samples as f64);
@@ -276,8 +289,8 @@ impl<'a> Engine<'a> {
     }
 
     /// Executes a section once. `seen` is the number of samples of this batch that earlier micro-batches have
-    /// processed.
-    fn run_section(&mut self, kind: SectionKind, seen: usize) -> Result<(), Failure> {
+    /// processed; `is_last`: whether the section's iterations in this step end with this one.
+    fn run_section(&mut self, kind: SectionKind, seen: usize, is_last: bool) -> Result<(), Failure> {
         let found = self.program.sections.iter().position(|section| section.kind == kind);
         let number = found.expect("the program has every section that is executed");
         let section = &self.program.sections[number];
@@ -292,6 +305,7 @@ impl<'a> Engine<'a> {
         }
         let captures = self.executions[number] > 0 && !clocked && self.applied_gradients.is_none();
         self.executions[number] += 1;
+        self.is_last = is_last;
         let mut next = 0;
         for (index, segment) in section.capture_ranges.iter().enumerate().filter(|_| captures) {
             self.run_range(number, next..segment.start, seen, true)?;
@@ -340,7 +354,10 @@ impl<'a> Engine<'a> {
         enqueue: bool,
     ) -> Result<(), Failure> {
         for index in code {
-            if self.first_iterations.skips(section, &self.program.sections[section].code[index]) {
+            let instruction = &self.program.sections[section].code[index];
+            if self.first_iterations.skips(section, instruction)
+                || instruction.when == When::Last && !self.is_last
+            {
                 continue;
             }
             let took = self.run_instruction(section, index, seen, enqueue)?;
@@ -374,11 +391,11 @@ impl<'a> Engine<'a> {
         }
         let (began, before) = (Instant::now(), self.manager.backing.requests);
         self.manager.advance(section, index)?;
-        if instruction.first_iteration {
+        if instruction.is_once() {
             self.counts.requests_in_first_iteration += self.manager.backing.requests - before;
         }
         self.counts.count(self.program, self.program.sections[section].kind, instruction);
-        if !instruction.first_iteration && self.last_uses.frees_late(self.program, instruction) {
+        if !instruction.is_once() && self.last_uses.frees_late(self.program, instruction) {
             self.counts.count_late_free(self.program, instruction);
         }
         match instruction.action {
@@ -423,6 +440,14 @@ impl<'a> Engine<'a> {
                         self.copy_samples(*queue, from, to, samples)?;
                     }
                 }
+            }
+            Action::AllGather { to, .. } => {
+                let numbers = self.manager.tensor(*to);
+                self.manager.backing.device.all_gather(numbers)?;
+            }
+            Action::AllReduce { from, .. } => {
+                let numbers = self.manager.tensor(*from);
+                self.manager.backing.device.all_reduce(numbers)?;
             }
             Action::Record { queue, event } => self.manager.backing.device.record(*queue, *event)?,
             Action::Wait { queue, event } => self.manager.backing.device.wait(*queue, *event)?,

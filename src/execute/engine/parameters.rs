@@ -22,7 +22,7 @@ impl<'a> Engine<'a> {
         let program = self.program;
         for section in self.first_iterations.pending(program) {
             let code = program.sections[section].code.iter().enumerate();
-            for (index, _) in code.filter(|(_, instruction)| instruction.first_iteration) {
+            for (index, _) in code.filter(|(_, instruction)| instruction.is_once()) {
                 self.run_instruction(section, index, 0, true)?;
             }
             self.finish_first_iteration(section);

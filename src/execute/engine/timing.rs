@@ -21,8 +21,9 @@ impl Engine<'_> {
         if let Some(timeline) = &mut self.timeline {
             timeline.record_steps(self.program);
         }
-        // Resets the time of copies: copies until now have no recorded waits to compare with.
-        self.manager.backing.device.copied().map(drop)
+        // Resets the times of copies and exchanges: those until now have no recorded waits to compare with.
+        self.manager.backing.device.copied()?;
+        self.manager.backing.device.exchanged().map(drop)
     }
 
     /// The share of the recorded copy time that computation did not wait for. `None` if copies are not timed.
@@ -30,13 +31,21 @@ impl Engine<'_> {
     /// # Errors
     /// A device that fails.
     pub fn copies_hidden(&mut self) -> Result<Option<f64>, DeviceError> {
-        let copied = self.manager.backing.device.copied()?.filter(|copied| !copied.is_zero());
+        let copied = self.manager.backing.device.copied()?;
         let clocked = self.has_clock();
         let waited = self.timeline.as_ref().map(|timeline| timeline.copy_wait(self.program, clocked));
-        let hidden = |(copied, waited): (Duration, Duration)| {
-            1.0 - (waited.as_secs_f64() / copied.as_secs_f64()).min(1.0)
-        };
-        Ok(copied.zip(waited).map(hidden))
+        Ok(copied.zip(waited).and_then(hidden))
+    }
+
+    /// The time of exchanges with other ranks since steps are recorded, waits for these ranks included, and the share that
+    /// computation did not wait for. `None` if exchanges are not timed.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub(crate) fn exchanges(&mut self) -> Result<Option<(Duration, Option<f64>)>, DeviceError> {
+        let exchanged = self.manager.backing.device.exchanged()?;
+        let waited = self.timeline.as_ref().map(|timeline| timeline.exchange_wait(self.program));
+        Ok(exchanged.map(|exchanged| (exchanged, waited.and_then(|waited| hidden((exchanged, waited))))))
     }
 
     /// Whether instructions are timed by the device's own clock, which adds overhead to the step.
@@ -58,4 +67,9 @@ impl Engine<'_> {
         }
         Ok(())
     }
+}
+
+/// The share of work that nothing waited for. `None` if there was no work.
+fn hidden((worked, waited): (Duration, Duration)) -> Option<f64> {
+    (!worked.is_zero()).then(|| 1.0 - (waited.as_secs_f64() / worked.as_secs_f64()).min(1.0))
 }

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use crate::engine::Engine;
 use crate::error::RunError;
 use data::{Batch, DataError, HeldPart, Part, Source, TokenRow, TrainingStep, row, seeds};
-use device::HostSlice;
+use device::{HostSlice, Rank};
 use ops::DType;
 use spec::{DataResidence, RunConfig};
 
@@ -20,6 +20,7 @@ pub(crate) type HeldMemory = OnceLock<Vec<(Part, HostSlice)>>;
 pub(crate) struct BatchSource<'a> {
     config: &'a RunConfig,
     data: &'a dyn Source,
+    rank: Rank,
     /// Tokens of a sample. 0 for models without tokens.
     context: usize,
     /// Set once the data is in host memory.
@@ -27,8 +28,14 @@ pub(crate) struct BatchSource<'a> {
 }
 
 impl<'a> BatchSource<'a> {
-    pub(crate) fn new(config: &'a RunConfig, data: &'a dyn Source, held: &'a HeldMemory) -> BatchSource<'a> {
-        BatchSource { config, data, context: config.sample().positions().unwrap_or(0), held }
+    /// The source of the samples of a rank.
+    pub(crate) fn new(
+        config: &'a RunConfig,
+        rank: Rank,
+        data: &'a dyn Source,
+        held: &'a HeldMemory,
+    ) -> BatchSource<'a> {
+        BatchSource { config, data, rank, context: config.sample().positions().unwrap_or(0), held }
     }
 
     pub(crate) fn context(&self) -> usize {
@@ -37,6 +44,21 @@ impl<'a> BatchSource<'a> {
 
     pub(crate) fn config(&self) -> &'a RunConfig {
         self.config
+    }
+
+    /// The rank's range of the samples of a step.
+    pub(crate) fn samples(&self) -> Range<u64> {
+        self.range(self.config.train.batch_size)
+    }
+
+    /// The rank's range of the samples of an evaluation batch that has its own size.
+    pub(crate) fn evaluation_samples(&self) -> Option<Range<u64>> {
+        self.config.evaluation_batch().map(|of_all| self.range(of_all))
+    }
+
+    fn range(&self, of_all: usize) -> Range<u64> {
+        let Range { start, end } = self.rank.samples(of_all);
+        start as u64..end as u64
     }
 
     /// Copies all data to the memory in which the run holds it, if it does.

@@ -88,7 +88,7 @@ impl<'a> Loader<'a> {
         source: BatchSource<'a>,
     ) -> Result<Loader<'a>, RunError> {
         let workers = source.config().strategy.loader.workers;
-        let shares = shares(source.config().train.batch_size as u64, workers.max(1) as u64);
+        let shares = shares(source.samples(), workers.max(1) as u64);
         let stopped = Arc::new(AtomicBool::new(false));
         let mut loader = Loader {
             source,
@@ -145,7 +145,9 @@ impl<'a> Loader<'a> {
     pub(crate) fn attach(&mut self, engine: &mut Engine<'_>) -> Result<(), RunError> {
         self.source.hold(engine)?;
         let config = self.source.config();
-        let samples = |share: &Range<u64>| share.start as usize..share.end as usize;
+        // The host buffers hold the samples of this rank.
+        let first = self.source.samples().start;
+        let samples = |share: &Range<u64>| (share.start - first) as usize..(share.end - first) as usize;
         for slot in 0..config.strategy.loader.slots() {
             let shares = self.shares.iter().map(|share| {
                 config.batch_within(|part| -> Result<Memory, DeviceError> {
@@ -228,16 +230,14 @@ impl<'a> Loader<'a> {
     pub(crate) fn evaluation(&mut self, index: usize, of: usize) -> Result<LoadedBatch, RunError> {
         let last = self.requested.checked_sub(1).expect("steps come before evaluations");
         let slot = last % self.slots.len();
-        if let (Some(batch), Some(samples)) = (&mut self.evaluation, self.source.config().evaluation_batch())
-        {
-            let [index, of, samples] = [index, of, samples].map(|count| count as u64);
-            self.source.evaluation(of * samples, index * samples..(index + 1) * samples, batch)?;
+        let (config, own) = (self.source.config(), self.source.evaluation_samples());
+        let samples = config.evaluation_batch().unwrap_or(config.train.batch_size) as u64;
+        let (first, of) = (index as u64 * samples, of as u64 * samples);
+        if let (Some(batch), Some(own)) = (&mut self.evaluation, own) {
+            self.source.evaluation(of, first + own.start..first + own.end, batch)?;
             return Ok(LoadedBatch { slot, next: None, took: None });
         }
-        let samples = self.source.config().train.batch_size as u64;
-        let first = index as u64 * samples;
         for (share, batch) in self.shares.iter().zip(&mut self.slots[slot].shares) {
-            let of = of as u64 * samples;
             self.source.evaluation(of, first + share.start..first + share.end, batch)?;
         }
         Ok(LoadedBatch { slot, next: None, took: None })
@@ -302,8 +302,9 @@ fn delay(source: BatchSource, samples: &Range<u64>, stopped: &AtomicBool) {
 }
 
 /// Divides samples into at most `count` shares, none of them empty.
-fn shares(samples: u64, count: u64) -> Vec<Range<u64>> {
-    let count = count.min(samples).max(1);
-    let begin = |share: u64| share * samples / count;
+fn shares(samples: Range<u64>, count: u64) -> Vec<Range<u64>> {
+    let of_all = samples.end - samples.start;
+    let count = count.min(of_all).max(1);
+    let begin = |share: u64| samples.start + share * of_all / count;
     (0..count).map(|share| begin(share)..begin(share + 1)).collect()
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use compile::{Action, Instruction, Program, SectionKind};
+use compile::{Action, Instruction, Program, SectionKind, When};
 use device::{ByRole, Event, Queue, Role};
 
 /// The record of one instruction over all its executions.
@@ -108,21 +108,40 @@ impl Timeline {
     /// own clock (`clocked`), the time to enqueue copies. With pageable host memory that lasts until the driver has
     /// read or written it.
     pub(crate) fn copy_wait(&self, program: &Program, clocked: bool) -> Duration {
-        let sections = program.sections.iter().zip(&self.section_starts);
-        let records = sections.flat_map(|(section, begin)| section.code.iter().zip(&self.records[*begin..]));
+        let enqueued = self.records(program).filter(|(instruction, _)| {
+            clocked && matches!(instruction.action, Action::Copy { queue: Queue::Copy, .. })
+        });
+        let enqueued: Duration = enqueued.map(|(_, record)| record.took).sum();
+        self.wait_for(Queue::Copy, program) + enqueued + self.waited_for_batches
+    }
+
+    /// Time that computation waited for exchanges with other ranks.
+    pub(crate) fn exchange_wait(&self, program: &Program) -> Duration {
+        self.wait_for(Queue::Communication, program)
+    }
+
+    /// The time of waits of the compute and host queues for another queue.
+    fn wait_for(&self, queue: Queue, program: &Program) -> Duration {
         let code = program.sections.iter().flat_map(|section| &section.code);
-        let copied: HashSet<Event> = code
+        let recorded: HashSet<Event> = code
             .filter_map(|instruction| match instruction.action {
-                Action::Record { queue: Queue::Copy, event } => Some(event),
+                Action::Record { queue: of, event } if of == queue => Some(event),
                 _ => None,
             })
             .collect();
-        let waits = records.filter(|(instruction, _)| match &instruction.action {
-            Action::Wait { queue: Queue::Compute | Queue::Host, event } => copied.contains(event),
-            Action::Copy { queue: Queue::Copy, .. } => clocked,
+        let waits = self.records(program).filter(|(instruction, _)| match &instruction.action {
+            Action::Wait { queue: Queue::Compute | Queue::Host, event } => recorded.contains(event),
             _ => false,
         });
-        waits.map(|(_, record)| record.took).sum::<Duration>() + self.waited_for_batches
+        waits.map(|(_, record)| record.took).sum()
+    }
+
+    fn records<'a>(
+        &'a self,
+        program: &'a Program,
+    ) -> impl Iterator<Item = (&'a Instruction, &'a InstructionRecord)> {
+        let sections = program.sections.iter().zip(&self.section_starts);
+        sections.flat_map(|(section, begin)| section.code.iter().zip(&self.records[*begin..]))
     }
 
     /// Writes `memory.csv`: one line for each executed instruction, without event records. `device` is `device` or
@@ -150,8 +169,13 @@ impl Timeline {
                     value,
                     instruction.device.name().to_owned(),
                     format!("{:.5}", record.took.as_secs_f64() * 1e3 / f64::from(record.times)),
-                    // Instructions of the first iteration are not part of a step.
-                    if instruction.first_iteration { 0 } else { per_step }.to_string(),
+                    match instruction.when {
+                        // Not part of a step.
+                        When::Once => 0,
+                        When::Last => per_step.min(1),
+                        When::Always => per_step,
+                    }
+                    .to_string(),
                     self.mean(program, (number, index), Program::flops).to_string(),
                     self.mean(program, (number, index), moved_bytes).to_string(),
                     record.live.total().to_string(),
@@ -190,6 +214,8 @@ fn describe(program: &Program, instruction: &Instruction) -> Option<(String, Str
         }
         Action::Launch { op, outputs, .. } => named(op.name(), outputs[0]),
         Action::Copy { to, .. } => named("copy", *to),
+        Action::AllReduce { to, .. } => named("all-reduce", *to),
+        Action::AllGather { to, .. } => named("all-gather", *to),
         Action::Allocate(storage) => named("allocate", *storage),
         Action::Free(storage) => named("free", *storage),
         Action::Leak(storage) => named("leak", *storage),

@@ -39,6 +39,8 @@ pub struct Counts {
     /// Bytes transferred between device and host, without those of start-up, evaluations and batches.
     pub(crate) bytes_to_host: u64,
     pub(crate) bytes_to_device: u64,
+    /// Bytes sent to other ranks.
+    pub(crate) sent_bytes: u64,
     /// Bytes of batches copied to the device, without evaluations.
     pub(crate) batch_bytes: u64,
     /// Steps whose batch was prefetched: its copy to the device was enqueued before the step began.
@@ -83,16 +85,19 @@ impl Counts {
             return;
         }
         match &instruction.action {
-            Action::Launch { .. } if instruction.first_iteration => {}
+            Action::Launch { .. } if instruction.is_once() => {}
             Action::Launch { op, outputs, .. } => {
                 self.launch(program, instruction, op, outputs);
                 let is_early = op.as_update().is_some() && kind != SectionKind::Update;
                 self.updates_in_backward += u64::from(is_early);
             }
-            &Action::Copy { to, .. } if instruction.phase == Phase::Start || instruction.first_iteration => {
+            &Action::Copy { to, .. } if instruction.phase == Phase::Start || instruction.is_once() => {
                 self.bytes_at_start += program.ty(to).bytes();
             }
             &Action::Copy { from, to, .. } => self.copy(program, from, to),
+            action @ (Action::AllReduce { .. } | Action::AllGather { .. }) => {
+                self.sent_bytes += program.sent_bytes(action)
+            }
             _ => {}
         }
     }

@@ -25,6 +25,10 @@ pub(crate) struct EffectsContext {
     pub(crate) leak: Option<Leak>,
     /// The share of copy time that computation did not wait for, if known.
     pub(crate) copies_hidden: Option<f64>,
+    /// Number of ranks that train together.
+    pub(crate) ranks: usize,
+    /// The share of exchange time that computation did not wait for, if known.
+    pub(crate) exchange_hidden: Option<f64>,
     /// The share of tokens that were padding, if samples can be padded.
     pub(crate) padding: Option<f64>,
     /// How batches were loaded, if the strategy sets the loader.
@@ -37,16 +41,24 @@ impl EffectsContext {
         let Strategy { accumulate, keep, empty_cache, leak, .. } = &config.strategy;
         EffectsContext {
             micro_batches: *accumulate,
-            parameters: program.parameter_count(|_| true),
+            // Each rank updates its share.
+            parameters: if config.shards_states() { 0 } else { program.parameter_count(|_| true) },
             has_default_optimizer: matches!(config.train.optimizer, Optimizer::AdamW(_)),
             keeps_values: !keep.is_empty(),
             empties_cache: *empty_cache != EmptyCache::Never,
             leak: *leak,
             copies_hidden: None,
+            ranks: config.ranks(),
+            exchange_hidden: None,
             padding: None,
             loading: None,
         }
     }
+}
+
+/// `2 ranks, each sends 25 MiB`
+pub fn exchanged_by_ranks(ranks: usize, sent: u64) -> String {
+    format!("{ranks} ranks, each sends {}", Bytes(sent))
 }
 
 /// The effects between two states of the counters: per step, per evaluation, skipped steps in total. Ends with the
@@ -62,6 +74,10 @@ pub(crate) fn effects(
     let passes = (after.evaluation_passes - before.evaluation_passes).max(1);
     let per_step = |count: fn(&Counts) -> u64| (count(after) - count(before)) / steps;
     let mut parts = Vec::new();
+    if run.ranks > 1 {
+        parts.push(exchanged_by_ranks(run.ranks, per_step(|counts| counts.sent_bytes)));
+        parts.extend(run.exchange_hidden.map(|share| format!("{:.0}% of exchanges hidden", 100.0 * share)));
+    }
     let recomputed = per_step(|counts| counts.recompute_flops);
     if recomputed > 0 {
         let once = per_step(|counts| counts.flops) - recomputed;

@@ -180,6 +180,18 @@ documented! {
         /// Share of the evaluation split's rows whose largest logit is the target's, after the last step. Rows without a
         /// target do not count. Empty without [evaluation], and for models without classes or with tokens.
         pub accuracy: Option<f64>,
+        /// Number of ranks, with `parallel`. Memory, FLOPs, copied bytes and `micro_batch` are those of one rank (the first,
+        /// or the one that ran out of memory); `batch_size`, `threads` and speed those of all together.
+        pub ranks: Option<usize>,
+        /// Live bytes of the device pool at the peak of the steady state, of the rank with the largest.
+        pub rank_peak_bytes: Option<u64>,
+        /// Bytes that a rank sends to others in one step, in rings: in an all-reduce among n, 2 (n - 1) / n of the numbers, in
+        /// an all-gather half of that.
+        pub sent_bytes: Option<u64>,
+        /// Time of the exchanges of one timed step, with the wait for the last rank; without that of the loss.
+        pub exchange_ms: Option<f64>,
+        /// The share of that time that computation did not wait for.
+        pub exchange_hidden: Option<f64>,
     }
 }
 

@@ -14,7 +14,8 @@ pub(crate) use contention::Contention;
 pub use counts::Counts;
 pub(crate) use effects::{EffectsContext, effects};
 pub use effects::{
-    collected_each_evaluation, leaked_each_step, micro_batches_of, more_flops, untrained_parameters,
+    collected_each_evaluation, exchanged_by_ranks, leaked_each_step, micro_batches_of, more_flops,
+    untrained_parameters,
 };
 pub use external_reading::{ExternalCounter, ExternalReading, agrees, driver_agrees};
 pub use measured::{Ended, Measured, Outcome, in_pieces};

@@ -27,10 +27,10 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// Reads a run's folder. `digests` caches the digests of large files.
-    pub(crate) fn read(folder: &Path, digests: &mut DigestCache) -> Result<Prepared, RunError> {
+    /// Reads a run's folder, for the rank with this index. `digests` caches the digests of large files.
+    pub(crate) fn read(folder: &Path, digests: &mut DigestCache, rank: usize) -> Result<Prepared, RunError> {
         let mut config = load_run(&folder.join("run.toml"))?;
-        let target = read_target(&folder.join("target.toml"))?.target;
+        let target = Target { rank, ..read_target(&folder.join("target.toml"))?.target };
         let data_set = config.data.data_set();
         let mut sample = config.sample();
         let mut data = data_set.open(&sample, digests)?;

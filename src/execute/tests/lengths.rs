@@ -158,7 +158,7 @@ fn shorter_micro_batch_has_the_memory_and_work_of_its_length() {
 fn random_combinations_follow_their_lengths() {
     let combinations = testing::tenth(if testing::on_cuda() { 8 } else { 300 });
     for (number, choice) in testing::sample(combinations).into_iter().enumerate() {
-        let mut config = testing::small_with(&choice);
+        let mut config = testing::small_with(&choice.of_one_rank());
         if config.sample().positions().is_none() {
             continue;
         }

@@ -1,80 +1,469 @@
-//! Ranks that share a batch: gradients and losses of all ranks sum to those of a single one.
+//! `parallel`: ranks train as one, with equal parameters, and with the memory that is predicted for each.
 
-use super::batch;
-use crate::engine::Engine;
-use data::{Order, TrainingStep, seeds};
-use device::{Rank, Target};
-use memory::Failure;
+use std::thread;
+use std::time::Duration;
+
+use super::{Trace, batch};
+use crate::engine::{Engine, StepReport};
+use crate::metrics::Counts;
+use compile::{Action, Program, When};
+use data::{Batch, Order, TrainingStep, seeds};
+use device::{CpuDevice, Delay, DeviceKind, Pool, Rank, RankGroup, SharedMemory, Target, to_f32};
+use memory::{Evaluations, Failure, RunSchedule, predict};
+use ops::DType;
 use plan::Compiler;
 use spec::*;
 use testing::compile;
+use testing::keys::Updates;
 
-fn target(rank: Rank) -> Target {
-    Target { rank, ..testing::target() }
+const STEPS: usize = 20;
+
+/// Ranks exchange gradients on processors only.
+fn target(rank: usize) -> Target {
+    Target { rank, kind: DeviceKind::Cpu, ..testing::target() }
 }
 
-/// A batch of five in two micro-batches: of two ranks, one has two samples and the other three.
-fn config() -> RunConfig {
-    let mut config = testing::small();
-    config.train.batch_size = 5;
-    config.train.clip_norm = None;
-    config.strategy.accumulate = 2;
-    config
+/// The trace of ranks, which is the same on all. Each one's memory is as predicted.
+pub(super) fn trace(config: &RunConfig, target: &Target) -> Trace {
+    let traces = on_ranks(config, |index, group| {
+        let target = Target { rank: index, ..target.clone() };
+        let program = compile(config, &target).unwrap();
+        let mut device = CpuDevice::with(target.of_rank(config.ranks()), None, Some(group)).unwrap();
+        let batch = |step: usize, samples: usize| share(config, (step, samples), config.rank(index));
+        super::train_on(config, &program, &mut device, &batch).unwrap()
+    });
+    assert!(traces.iter().all(|trace| *trace == traces[0]), "{:?}", config.strategy);
+    traces.into_iter().next().unwrap()
 }
 
-/// The gradients of a rank before the update, and its part of the loss.
-fn part(config: &RunConfig, rank: Rank) -> (Vec<f32>, f32) {
-    let program = compile(config, &target(rank)).unwrap();
-    let whole = batch(config, 0, config.train.batch_size);
-    let own = rank.samples(config.train.batch_size);
+/// What each rank gets.
+fn on_ranks<T: Send>(config: &RunConfig, run: impl Fn(usize, RankGroup) -> T + Sync) -> Vec<T> {
+    let memory = SharedMemory::new(config.ranks()).unwrap();
+    thread::scope(|scope| {
+        let start = |index: usize| {
+            let (memory, run) = (&memory, &run);
+            scope.spawn(move || run(index, memory.join(index, Duration::from_secs(100)).unwrap()))
+        };
+        let running: Vec<_> = (0..config.ranks()).map(start).collect();
+        running.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+/// What a rank has after its steps.
+struct Trained {
+    reports: Vec<StepReport>,
+    /// After each step.
+    digests: Vec<String>,
+    parameters: Vec<Vec<f32>>,
+    evaluation: f64,
+    counts: Counts,
+}
+
+impl Trained {
+    fn losses(&self) -> impl Iterator<Item = f32> + '_ {
+        self.reports.iter().map(|report| report.loss)
+    }
+}
+
+/// A rank's samples of a batch of a step.
+fn share(config: &RunConfig, (step, samples): (usize, usize), rank: Rank) -> Batch {
+    let whole = batch(config, step, samples);
+    let own = rank.samples(samples);
     let mut share = config.empty_batch(own.len());
     for (share, whole) in share.parts_mut().iter_mut().zip(whole.parts()) {
-        let sample = whole.bytes.len() / config.train.batch_size;
+        let sample = whole.bytes.len() / samples;
         share.bytes.copy_from_slice(&whole.bytes[own.start * sample..own.end * sample]);
     }
     let step = TrainingStep {
         seed: config.train.seed,
-        number: 0,
-        samples: config.train.batch_size as u64,
+        number: step as u64,
+        samples: samples as u64,
         order: Order::Drawn,
     };
     seeds::fill(&step, own.start as u64..own.end as u64, &mut share);
-    let mut device = testing::device(target(rank));
-    let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
+    share
+}
+
+fn run_rank(config: &RunConfig, mut device: CpuDevice, target: &Target, steps: usize) -> Trained {
+    let rank = config.rank(target.rank);
+    let program = compile(config, target).unwrap();
+    let mut engine = Engine::new(&program, &mut device, true).unwrap();
     engine.start().unwrap();
-    engine.gradients(&share, &config.numbers(1)).unwrap();
-    let mut gradients: Vec<f32> = Vec::new();
+    super::hold(&mut engine, config).unwrap();
+    let mut trained = Trained {
+        reports: Vec::new(),
+        digests: Vec::new(),
+        parameters: Vec::new(),
+        evaluation: 0.0,
+        counts: Counts::default(),
+    };
+    for step in 0..steps {
+        let batch = share(config, (step % 8, config.train.batch_size), rank);
+        trained.reports.push(engine.step(&batch, &config.numbers(step + 1)).unwrap());
+        trained.digests.push(engine.digest().unwrap());
+    }
+    let samples = super::evaluation_samples(config);
+    trained.evaluation = engine.evaluate(&share(config, (99, samples), rank)).unwrap();
+    trained.counts = engine.counts();
+    let evaluations = Some(Evaluations { every: steps, batches: 1 });
+    let predicted = predict(&program, target, RunSchedule { steps, evaluations });
+    assert_eq!(trained.counts.sent_bytes, steps as u64 * predicted.work.sent_bytes);
+    assert_eq!(engine.ledger().usage(Pool::Device), &predicted.device, "rank {}", rank.index);
+    assert_eq!(engine.ledger().usage_at(Pool::Host), &predicted.host, "rank {}", rank.index);
     for parameter in &program.parameters {
+        let ty = program.ty(parameter.value);
+        let mut bytes = Vec::new();
         let take = |piece: &[u8]| -> Result<(), Failure> {
-            gradients.extend(piece.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)));
+            bytes.extend_from_slice(piece);
             Ok(())
         };
-        engine.read(parameter.gradient.unwrap(), take).unwrap();
+        engine.read(parameter.value, take).unwrap();
+        let is_number = matches!(ty.dtype, DType::F32 | DType::BF16 | DType::F16);
+        trained.parameters.push(if is_number { to_f32(ty.dtype, &bytes) } else { Vec::new() });
     }
-    let loss = engine.update().unwrap().loss;
     engine.close().unwrap();
-    (gradients, loss)
+    trained
+}
+
+/// All ranks of a run, the first first.
+fn run_delayed(config: &RunConfig, steps: usize, delay: Option<Delay>) -> Vec<Trained> {
+    on_ranks(config, |index, group| {
+        let device = CpuDevice::with(target(index), delay, Some(group)).unwrap();
+        run_rank(config, device, &target(index), steps)
+    })
+}
+
+fn run(config: &RunConfig) -> Vec<Trained> {
+    run_delayed(config, STEPS, None)
+}
+
+fn with_ranks(config: &RunConfig, ranks: usize) -> RunConfig {
+    let mut config = config.clone();
+    config.strategy.parallel.data = ranks;
+    config
+}
+
+/// A batch of five in two micro-batches: of two ranks, one has three samples and the other two; of three, one has one.
+fn uneven() -> RunConfig {
+    let mut config = testing::small();
+    config.train.batch_size = 5;
+    config.strategy.accumulate = 2;
+    config
+}
+
+/// Asserts that 2, 3 and 4 ranks train as one does: losses, evaluation and norms to 1e-6, each parameter tensor to
+/// `tolerance`; and that all ranks end each step with the same bits.
+fn assert_trains_as_one(name: &str, config: &RunConfig, tolerance: f64) {
+    let [alone] = <[Trained; 1]>::try_from(run(&with_ranks(config, 1))).ok().unwrap();
+    for ranks in 2..=4 {
+        let all = run(&with_ranks(config, ranks));
+        assert!(all.iter().all(|rank| rank.digests == all[0].digests), "{name}: {ranks} ranks differ");
+        assert!(all.iter().all(|rank| rank.losses().eq(all[0].losses())), "{name}: {ranks} ranks");
+        let close = |found: f64, expected: f64, tolerance: f64, what: &str| {
+            let within = (found - expected).abs() <= tolerance * expected.abs();
+            assert!(within, "{name}: {what} of {ranks} ranks: {found} and {expected}");
+        };
+        for (step, (found, expected)) in all[0].reports.iter().zip(&alone.reports).enumerate() {
+            close(
+                f64::from(found.loss),
+                f64::from(expected.loss),
+                tolerance.max(1e-6),
+                &format!("loss {step}"),
+            );
+            assert_eq!(found.loss_scale, expected.loss_scale);
+            if let (Some(found), Some(expected)) = (found.gradient_norm, expected.gradient_norm) {
+                assert_eq!(found.is_finite(), expected.is_finite());
+                if found.is_finite() {
+                    close(f64::from(found), f64::from(expected), 30.0 * tolerance, &format!("norm {step}"));
+                }
+            }
+        }
+        close(all[0].evaluation, alone.evaluation, tolerance.max(1e-6), "evaluation");
+        for (found, expected) in all[0].parameters.iter().zip(&alone.parameters) {
+            let norm = |numbers: &mut dyn Iterator<Item = f64>| numbers.map(|x| x * x).sum::<f64>().sqrt();
+            let difference = found.iter().zip(expected).map(|(a, b)| f64::from(*a) - f64::from(*b));
+            let distance = norm(&mut difference.into_iter());
+            let length = norm(&mut expected.iter().map(|x| f64::from(*x)));
+            assert!(distance <= tolerance * length, "{name}: {ranks} ranks: {distance} of {length}");
+        }
+    }
+}
+
+/// Plain descent: AdamW divides gradients by their size, and so makes the rounding of the smallest as large as a step.
+fn descending(mut config: RunConfig) -> RunConfig {
+    config = testing::with_optimizer(&config, &["optimizer.sgd = { lr = 0.1, momentum = 0.9 }"]);
+    config
+}
+
+fn changed(change: impl FnOnce(&mut RunConfig)) -> RunConfig {
+    let mut config = descending(uneven());
+    change(&mut config);
+    config
 }
 
 #[test]
-fn parts_of_ranks_sum_to_the_whole() {
-    let config = testing::reshaped(config(), |model| model.dropout.residual = 0.3);
-    let (whole, loss) = part(&config, Rank::ALONE);
-    let [first, second] = [0, 1].map(|index| part(&config, Rank { index, of: 2 }));
-    assert!((first.1 + second.1 - loss).abs() <= 1e-6 * loss, "{} + {} and {loss}", first.1, second.1);
-    assert!((second.1 / first.1 - 1.5).abs() < 0.05, "three samples have more weight than two");
-    let squares = |numbers: &mut dyn Iterator<Item = f32>| numbers.map(|x| x * x).sum::<f32>().sqrt();
-    let sums = first.0.iter().zip(&second.0).map(|(a, b)| a + b);
-    let distance = squares(&mut sums.zip(&whole).map(|(sum, whole)| sum - whole));
-    assert!(distance <= 1e-6 * squares(&mut whole.iter().copied()), "{distance}");
+fn ranks_train_as_one() {
+    let cases: [(&str, RunConfig); 9] = [
+        ("plain", changed(|_| {})),
+        ("one micro-batch", changed(|config| config.strategy.accumulate = 1)),
+        ("dropout", testing::reshaped(changed(|_| {}), |model| model.dropout.residual = 0.3)),
+        ("packed", changed(|config| config.data = testing::of_documents(DocumentArrangement::Packed))),
+        ("clipping", changed(|config| config.train.clip_norm = Some(0.05))),
+        ("frozen", changed(|config| config.strategy.freeze = vec!["blocks.0".to_owned()])),
+        ("factors", changed(|config| config.strategy.lora = Some(Lora::new(4, 8.0, vec!["*".to_owned()])))),
+        (
+            "untied",
+            testing::reshaped(changed(|config| config.strategy.loss_chunks = 3), |model| model.tied = false),
+        ),
+        ("own evaluation batch", changed(|config| config.evaluation.as_mut().unwrap().batch_size = Some(7))),
+    ];
+    for (name, config) in cases {
+        assert_trains_as_one(name, &config, 1e-5);
+    }
+}
+
+#[test]
+fn ranks_train_as_one_with_strategies() {
+    let in_backward = |config: &mut RunConfig| {
+        config.strategy.update = Update::InBackward;
+        (config.strategy.accumulate, config.train.clip_norm) = (1, None);
+    };
+    let cases: [(&str, RunConfig); 7] = [
+        ("in backward", changed(in_backward)),
+        ("recomputing", changed(|config| config.strategy.recompute = Recompute::Block)),
+        ("kept gradients", changed(|config| config.strategy.gradients = Gradients::Zero)),
+        ("lazy", changed(|config| config.strategy.init = Init::Lazy)),
+        ("host", changed(|config| config.strategy.init = Init::Host)),
+        ("offloading", changed(|config| config.strategy.offload.optimizer = true)),
+        ("offloading all", changed(|config| config.strategy.offload.parameters = true)),
+    ];
+    for (name, config) in cases {
+        assert_trains_as_one(name, &config, 1e-5);
+    }
+}
+
+fn sharing(mut config: RunConfig) -> RunConfig {
+    config.strategy.parallel.shard = Shard::Optimizer;
+    config
+}
+
+/// Each rank has a share of the states, and updates that share of the parameters.
+#[test]
+fn ranks_that_divide_states_train_as_one() {
+    let cases: [(&str, RunConfig, f64); 7] = [
+        ("plain", changed(|_| {}), 1e-5),
+        ("clipping", changed(|config| config.train.clip_norm = Some(0.05)), 1e-5),
+        ("frozen", changed(|config| config.strategy.freeze = vec!["blocks.0".to_owned()]), 1e-5),
+        (
+            "factors",
+            changed(|config| config.strategy.lora = Some(Lora::new(4, 8.0, vec!["*".to_owned()]))),
+            1e-5,
+        ),
+        ("kept gradients", changed(|config| config.strategy.gradients = Gradients::Zero), 1e-5),
+        ("lazy", changed(|config| config.strategy.init = Init::Lazy), 1e-5),
+        (
+            "master weights",
+            changed(|config| {
+                config.strategy.params = StorageDtype::Bf16;
+                config.strategy.precision = Precision::Bf16;
+                config.strategy.gradient_dtype = StorageDtype::Fp32;
+            }),
+            0.02,
+        ),
+    ];
+    for (name, config, tolerance) in cases {
+        assert_trains_as_one(name, &sharing(config), tolerance);
+    }
+}
+
+/// A share is of the padded bucket: states take one part in n of their whole, rounded up to 256 elements a rank.
+#[test]
+fn ranks_that_divide_states_hold_their_share() {
+    for ranks in 2..=4 {
+        let config = testing::with_optimizer(&uneven(), &["optimizer.adamw = { lr = 1e-2 }"]);
+        let whole = with_ranks(&config, ranks);
+        let program = compile(&whole, &target(0)).unwrap();
+        for rank in 0..ranks {
+            let shared = compile(&sharing(whole.clone()), &target(rank)).unwrap();
+            for (bucket, of_whole) in shared.buckets.iter().zip(&program.buckets) {
+                let elements = program.ty(of_whole.parameters).elements().next_multiple_of(256 * ranks);
+                assert_eq!(shared.ty(bucket.parameters).elements(), elements);
+                assert_eq!(shared.ty(bucket.gradients.unwrap()).elements(), elements);
+                let states = bucket.states.iter().map(|state| shared.ty(state.value).elements());
+                assert!(states.eq([elements / ranks; 2]), "{ranks} ranks");
+            }
+            // Of each all-gather, a rank sends its share to each of the others.
+            let parameters: u64 =
+                shared.buckets.iter().map(|bucket| shared.ty(bucket.parameters).bytes()).sum();
+            let sent: u64 = shared
+                .step()
+                .flat_map(|section| &section.code)
+                .filter(|instruction| matches!(instruction.action, Action::AllGather { .. }))
+                .map(|instruction| shared.sent_bytes(&instruction.action))
+                .sum();
+            assert_eq!(sent, (ranks as u64 - 1) * parameters / ranks as u64);
+        }
+    }
+}
+
+/// Gradients in 16 bits are rounded on each rank.
+#[test]
+fn ranks_train_nearly_as_one_in_16_bits() {
+    let params = |config: &mut RunConfig, params: StorageDtype| {
+        config.strategy.params = params;
+        config.strategy.gradient_dtype = params;
+        config.strategy.residual = params;
+        config.strategy.precision = Precision::Bf16;
+    };
+    assert_trains_as_one("bf16", &changed(|config| params(config, StorageDtype::Bf16)), 0.05);
+}
+
+/// Gradients that overflow on one rank skip the step on all: those of the last sample, if it weighs too much.
+#[test]
+fn a_step_is_skipped_on_all_ranks() {
+    let config = with_ranks(
+        &changed(|config| {
+            config.data = testing::of_documents(DocumentArrangement::Padded);
+            config.strategy.precision = Precision::Fp16;
+            config.strategy.loss_scale = Some(LossScale::Static(1024.0));
+        }),
+        2,
+    );
+    let skipped = |weight: f32| {
+        on_ranks(&config, |index, group| {
+            let (target, rank) = (target(index), config.rank(index));
+            let program = compile(&config, &target).unwrap();
+            let mut device = CpuDevice::with(target, None, Some(group)).unwrap();
+            let mut engine = Engine::new(&program, &mut device, true).unwrap();
+            engine.start().unwrap();
+            let before = engine.digest().unwrap();
+            let samples = config.train.batch_size;
+            let mut batch = share(&config, (0, samples), rank);
+            if index == 1 {
+                let own = rank.samples(samples).len();
+                let weights = (0..own).map(|at| if at + 1 == own { weight } else { 1.0 });
+                batch = batch.with("weights", weights.map(f32::to_ne_bytes));
+            }
+            let report = engine.step(&batch, &config.numbers(1)).unwrap();
+            let is_finite = report.gradient_norm.is_some_and(f32::is_finite);
+            let skipped = engine.counts().skipped_steps;
+            assert_eq!((skipped == 0, engine.digest().unwrap() != before), (is_finite, is_finite));
+            engine.close().unwrap();
+            skipped
+        })
+    };
+    assert_eq!(skipped(1.0), [0, 0]);
+    assert_eq!(skipped(1e7), [1, 1]);
+}
+
+#[test]
+fn ranks_with_other_optimizers_end_with_the_same_bits() {
+    const OPTIMIZERS: [Updates; 4] = [
+        &["optimizer.adamw = { lr = 1e-2 }"],
+        &["optimizer.lion = { lr = 1e-3 }"],
+        &["optimizer.adafactor = { lr = 1e-2 }"],
+        &["optimizer.muon = { lr = 1e-2, adamw = { lr = 1e-3 } }"],
+    ];
+    for updates in OPTIMIZERS {
+        let (config, optimizer) = (testing::with_optimizer(&uneven(), updates), updates[0]);
+        let all = run_delayed(&with_ranks(&config, 3), 4, None);
+        assert!(all.iter().all(|rank| rank.digests == all[0].digests), "{optimizer}");
+        let alone = run_delayed(&config, 4, None);
+        for (found, expected) in all[0].losses().zip(alone[0].losses()) {
+            assert!((found - expected).abs() <= 1e-4 * expected, "{optimizer}: {found} and {expected}");
+        }
+    }
+}
+
+/// Timing changes no bit, and no event is missing: whichever queue is delayed until something waits for it.
+#[test]
+fn delays_change_no_bit() {
+    let offloading = changed(|config| config.strategy.offload.optimizer = true);
+    for config in [changed(|_| {}), offloading, sharing(changed(|_| {}))] {
+        let config = with_ranks(&config, 2);
+        let trained = |delay| run_delayed(&config, 3, delay);
+        let plain = trained(None);
+        for delay in [None, Some(Delay::Communication), Some(Delay::Compute), Some(Delay::Copy)] {
+            let delayed = trained(delay);
+            assert!(delayed.iter().all(|rank| rank.digests == plain[0].digests), "{delay:?}");
+        }
+    }
+}
+
+/// Sizes, by section, of what a rank exchanges in a step.
+fn exchanged(program: &Program) -> Vec<u64> {
+    let code = program.step().flat_map(|section| &section.code);
+    let bytes = code.filter_map(|instruction| match instruction.action {
+        Action::AllReduce { from, .. } => {
+            assert_eq!(instruction.when, When::Last);
+            Some(program.ty(from).bytes())
+        }
+        _ => None,
+    });
+    bytes.collect()
+}
+
+/// All ranks exchange the same buckets in the same order, each once, whatever their samples: all gradients.
+#[test]
+fn ranks_exchange_the_same() {
+    for ranks in 1..=4 {
+        for accumulate in [1, 2, 3] {
+            let config = with_ranks(&changed(|config| config.strategy.accumulate = accumulate), ranks);
+            let programs: Vec<Program> =
+                (0..ranks).map(|rank| compile(&config, &target(rank)).unwrap()).collect();
+            let of_first = exchanged(&programs[0]);
+            assert!(programs.iter().all(|program| exchanged(program) == of_first));
+            let buckets = programs[0].buckets.iter().filter_map(|bucket| bucket.gradients);
+            let all: u64 = buckets.map(|bucket| programs[0].ty(bucket).bytes()).sum();
+            assert_eq!(of_first.iter().sum::<u64>(), if ranks > 1 { all } else { 0 });
+        }
+    }
+    let config = with_ranks(&changed(|_| {}), 2);
+    let bytes: u64 = exchanged(&compile(&config, &target(0)).unwrap()).iter().sum();
+    let all = run_delayed(&config, 3, None);
+    // Of two ranks, each sends its half of the numbers and later the sums of that half.
+    assert!(all.iter().all(|rank| rank.counts.sent_bytes == 3 * bytes));
+}
+
+/// Gradients are exchanged while backward goes on: in the last micro-batch, each bucket once it is complete.
+#[test]
+fn exchange_begins_before_backward_ends() {
+    let program = compile(&with_ranks(&changed(|_| {}), 2), &target(0)).unwrap();
+    let last = program.step().filter(|section| section.samples > 0).last().unwrap();
+    let is_exchange = |action: &Action| matches!(action, Action::AllReduce { .. });
+    let first = last.code.iter().position(|instruction| is_exchange(&instruction.action)).unwrap();
+    let launches = last.code[first..].iter().filter(|of| matches!(of.action, Action::Launch { .. }));
+    assert!(launches.count() > 10, "operations follow the first exchange");
+}
+
+/// One rank is the program without the key.
+#[test]
+fn one_rank_exchanges_nothing() {
+    let config = changed(|_| {});
+    let program = compile(&config, &target(0)).unwrap();
+    assert_eq!(program, compile(&with_ranks(&config, 1), &target(0)).unwrap());
+    assert!(exchanged(&program).is_empty());
+}
+
+/// Memory beyond that of the rank's samples: none.
+#[test]
+fn ranks_need_the_memory_of_their_samples() {
+    let mut config = changed(|config| config.train.batch_size = 8);
+    let peak = |config: &RunConfig| {
+        let target = target(0);
+        predict(&compile(config, &target).unwrap(), &target, RunSchedule::of(config)).device.peak()
+    };
+    let two = peak(&with_ranks(&config, 2));
+    config.train.batch_size = 4;
+    assert_eq!(two, peak(&config));
 }
 
 #[test]
 fn program_of_a_rank_is_instantiated_at_another_size() {
-    let (config, rank) = (config(), Rank { index: 1, of: 2 });
+    let config = with_ranks(&uneven(), 2);
     let mut larger = config.clone();
     larger.train.batch_size = 9;
-    let target = target(rank);
+    let target = Target { threads: 3, ..target(1) };
     let mut compiler = Compiler::new(&target);
     compiler.compile(&larger).unwrap();
     assert_eq!(compiler.compile(&config).unwrap().program, compile(&config, &target).unwrap());

@@ -21,8 +21,15 @@ fn runs() -> Vec<RunConfig> {
         config.train.batch_size = config.train.batch_size.max(accumulate);
         // Compatible with any number of micro-batches.
         let update = Update::AfterBackward;
-        config.strategy =
-            Strategy { accumulate, update, allocator: Allocator::Direct, graph: false, ..config.strategy };
+        let parallel = Parallel::default();
+        config.strategy = Strategy {
+            accumulate,
+            update,
+            allocator: Allocator::Direct,
+            graph: false,
+            parallel,
+            ..config.strategy
+        };
         config.evaluation = Some(Evaluation { every, batches, ..config.evaluation.unwrap_or_default() });
         config.measure = Measure { warmup_steps: 1, steps, ..Measure::default() };
         config

@@ -150,7 +150,7 @@ impl ParetoFronts {
             Err(budget) => budget,
         };
         let front = self.find(graphs, config, target)?;
-        let (choice, infeasible) = front.select(budget, target);
+        let (choice, infeasible) = front.select(budget, &target.of_rank(config.ranks()));
         Ok((choice.recompute_plan.clone(), infeasible))
     }
 

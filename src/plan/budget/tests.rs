@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::super::{Compiler, compile};
 use super::candidates::evaluate;
 use super::*;
-use compile::{RecomputePolicy, blocks};
+use compile::{RecomputePolicy, blocks, rank_graphs};
 use graph::ScopeId;
 use memory::{RunSchedule, predict};
 use spec::{Precision, Strategy};
@@ -65,7 +65,7 @@ proptest! {
         prop_assume!(precision != Precision::Fp16);
         config.strategy =
             Strategy { accumulate, precision, loss_chunks, gradients, allocator, evaluation_pass, ..Strategy::default() };
-        let graphs = Graphs::of(&config);
+        let graphs = rank_graphs(&config, &target);
         let front = ParetoFront::of(&graphs, &config, &target).unwrap();
         let all = evaluate(&graphs, &config, &target, every_choice_of_scopes(&graphs)).unwrap();
         for choice in &all {
@@ -81,7 +81,7 @@ proptest! {
     /// The peak is within the budget and not above that of a larger budget.
     #[test]
     fn peak_never_rises_when_the_budget_falls(config in any_config(), target in any_target()) {
-        let graphs = Graphs::of(&config);
+        let graphs = rank_graphs(&config, &target);
         let front = ParetoFront::of(&graphs, &config, &target).unwrap();
         let [first, .., last] = &front.choices[..] else { return Ok(()) };
         let mut compiler = Compiler::new(&target);

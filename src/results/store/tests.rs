@@ -356,7 +356,7 @@ fn plan(runs: Vec<PlannedRun>) -> Plan {
             limited: false,
             host_memory: None,
             figures: device::Figures::Measured,
-            rank: device::Rank::ALONE,
+            rank: 0,
         },
         link: None,
         unsuited: None,

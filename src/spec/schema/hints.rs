@@ -9,10 +9,10 @@ use super::other_names::{MEANINGS, Meaning, OTHER_NAMES, OTHER_VALUES, PARALLEL,
 use super::plan::PLAN_KEYS;
 use super::resolved::{Evaluation, Measure, Train};
 use super::schedule::Schedule;
-use super::strategy::{LATER_KEYS, Loader, Lora, Offload, STRATEGY_KEYS};
+use super::strategy::{Loader, Lora, Offload, STRATEGY_KEYS};
 use super::version;
 use crate::reader::declare::{ChoiceTable, KeyTable};
-use crate::reader::hints::{NOT_YET, nearest, other_keyword, plain, similar};
+use crate::reader::hints::{nearest, other_keyword, plain, similar};
 use crate::reader::keys::{FileKind, TableKeys, join};
 use crate::reader::tree::{Table, TableEntry, Value};
 
@@ -41,9 +41,7 @@ fn for_key(searched: &TableKeys<'_>, entry: &TableEntry) -> String {
         .or_else(|| other_name_in_table(searched, entry))
         .or_else(|| run_key_in_strategy(searched, entry))
         .or_else(|| key_of_other_table(searched, entry))
-        .or_else(|| {
-            is_parallel(key).then(|| format!("it is a kind of `parallel`, which {NOT_YET}; {ONE_DEVICE}"))
-        })
+        .or_else(|| is_parallel(key).then(|| SEVERAL_DEVICES.to_owned()))
         .or_else(|| nearest(key, searched.keys).map(|near| format!("did you mean `{near}`?")))
         .or_else(|| {
             let own = nearest(key, STRATEGY_KEYS).filter(|_| searched.path.is_empty());
@@ -62,12 +60,11 @@ fn for_target_key(searched: &TableKeys<'_>, entry: &TableEntry) -> String {
 
 /// The hint for a planned key.
 fn for_later_key(searched: &TableKeys<'_>, key: &str) -> Option<String> {
-    let hint = || if is_parallel(key) { ONE_DEVICE.to_owned() } else { similar(key, searched.keys) };
-    version::is_later_key(searched.path, key).then(hint)
+    version::is_later_key(searched.path, key).then(|| similar(key, searched.keys))
 }
 
-const ONE_DEVICE: &str = "runs use one device; `offload = { optimizer = true }`, `recompute = \"block\"` and \
-                          `optimizer_state = \"8bit\"` lower its memory";
+const SEVERAL_DEVICES: &str = "it is about several devices: `parallel = { data = 2 }` divides the samples among them, and with \
+                               `shard = \"optimizer\"` the optimizer states; this version divides nothing else";
 
 /// The hint for a value that other tools accept for a key of this name.
 fn for_value(key: &str, value: &Value) -> Option<&'static str> {
@@ -125,11 +122,11 @@ fn is_strategy(searched: &TableKeys<'_>) -> bool {
     searched.path.is_empty() && STRATEGY_KEYS.iter().all(|key| searched.keys.contains(key))
 }
 
-/// Whether the key shares work among devices in other tools, or will here.
+/// Whether the key is about several devices in other tools.
 fn is_parallel(key: &str) -> bool {
     let key = plain(key);
     let begins = || PARALLEL_PREFIXES.iter().any(|beginning| key.starts_with(beginning));
-    LATER_KEYS.contains(&key.as_str()) || PARALLEL.contains(&key.as_str()) || begins()
+    PARALLEL.contains(&key.as_str()) || begins()
 }
 
 /// A notation with the number or dtype that was written. See `OTHER_NAMES`.

@@ -7,7 +7,6 @@ use super::model::Model;
 use super::optimizer::Optimizer;
 use super::schedule::Schedule;
 use super::strategy::STRATEGY_KEYS;
-use super::version;
 use crate::reader::declare::ChoiceTable;
 
 /// A key of a run: `train.batch_size`, or `accumulate` for one of the strategy's own keys (which may also be
@@ -59,7 +58,7 @@ impl Key {
 }
 
 fn is_strategy_key(name: &str) -> bool {
-    STRATEGY_KEYS.contains(&name) || version::is_later_strategy_key(name)
+    STRATEGY_KEYS.contains(&name)
 }
 
 impl fmt::Display for Key {

@@ -154,20 +154,21 @@ pub(super) const MEANINGS: &[Meaning] = &[
     table(&["run_name", "experiment_name", "project_name"], "results are stored under the name of the experiment", "", "name = \"mine\""),
     nothing(&["output_dir", "logging_dir", "logging_steps", "log_interval", "log_every_n_steps", "log_level", "report_to", "wandb", "wandb_project", "wandb_log", "save_steps", "save_strategy", "save_total_limit", "save_interval", "save_safetensors", "saves_per_epoch", "load_best_model_at_end", "metric_for_best_model", "resume_from_checkpoint", "push_to_hub", "disable_tqdm", "enable_progress_bar", "enable_checkpointing", "default_root_dir", "overwrite_output_dir", "do_train", "seed_everything", "trust_remote_code", "steps_per_print", "wall_clock_breakdown"], "runs are measured, not saved: results go to the folder of `--out`, models nowhere"),
     nothing(&["deterministic", "full_determinism", "cudnn_benchmark", "benchmark", "use_deterministic_algorithms", "channels_last", "memory_format", "non_blocking"], "there is nothing to choose here"),
+    strategy(&["ddp", "distributed_data_parallel", "data_parallel_size", "data_parallel", "devices", "dp", "dp_size", "gpus", "n_gpu", "n_gpus", "nproc_per_node", "num_devices", "num_gpus", "num_processes", "num_ranks", "rank_count", "world_size"], "it is the number of processes that train one model, each with a part of the samples", "parallel = { data = {2} }"),
     nothing(&["device", "accelerator", "use_cpu", "no_cuda", "cpu", "use_cuda"], "devices are selected on the command line, as in `--device cpu`"),
     nothing(&["profiler", "profile", "detect_anomaly"], "`runner explain` shows the time of each operation after a sweep"),
 ];
 
-/// Keys that share a model or its data among devices.
+/// Keys of several devices.
 #[rustfmt::skip]
-pub(super) const PARALLEL: &[&str] = &["accelerate_config", "allgather_bucket_size", "backend_nccl", "contiguous_gradients", "data_parallel", "device_mesh", "devices", "distributed", "distributed_type", "dp", "dp_size", "fsdp", "fsdp2", "full_shard", "gpus", "hybrid_shard", "local_rank", "machine_rank", "megatron", "model_parallel", "n_gpu", "n_gpus", "nnodes", "nodes", "nproc_per_node", "num_devices", "num_gpus", "num_machines", "num_nodes", "num_processes", "num_ranks", "overlap_comm", "pp", "pp_size", "rank_count", "reduce_bucket_size", "shard", "sharding", "sharding_strategy", "sequence_parallel", "sync_batchnorm", "tp", "tp_size", "use_distributed_optimizer", "world_size", "zero", "zero1", "zero2", "zero3"];
+pub(super) const PARALLEL: &[&str] = &["accelerate_config", "allgather_bucket_size", "backend_nccl", "contiguous_gradients", "device_mesh", "distributed", "distributed_type", "fsdp", "fsdp2", "full_shard", "hybrid_shard", "local_rank", "machine_rank", "megatron", "model_parallel", "nnodes", "nodes", "num_machines", "num_nodes", "overlap_comm", "pp", "pp_size", "reduce_bucket_size", "shard", "sharding", "sharding_strategy", "sequence_parallel", "sync_batchnorm", "tp", "tp_size", "use_distributed_optimizer", "zero", "zero1", "zero2", "zero3"];
 
 /// Beginnings of such keys.
 pub(super) const PARALLEL_PREFIXES: &[&str] = &[
     "context_parallel",
     "cp_",
     "data_parallel",
-    "ddp",
+    "ddp_",
     "deepspeed",
     "distributed_",
     "dp_",

@@ -6,15 +6,17 @@ use super::data::Data;
 use super::model::{Model, Sequential};
 use super::optimizer::Optimizer;
 use super::schedule::Schedule;
-use super::strategy::{DataResidence, Loader, Strategy};
+use super::strategy::{DataResidence, Loader, Shard, Strategy};
 use crate::reader::declare::{Optional, key_table, keywords, one_of};
 use crate::reader::parsers::{Boolean, DIMENSION, POSITIVE, SEED, STEPS, STEPS_OR_NONE, keyword};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use data::{
     Batch, BatchSequence, Batching, Contents, Memory, Order, PaddedLengths, Part, PartRole, Sample,
     SampleLengths, row,
 };
+use device::Rank;
 use ops::{DType, TensorType};
 
 /// One run: model, data, training and one strategy.
@@ -133,6 +135,37 @@ impl RunConfig {
     /// Whether steps compute gradients.
     pub fn trains(&self) -> bool {
         self.measure.what == Task::Training
+    }
+
+    /// Number of devices that train together.
+    pub fn ranks(&self) -> usize {
+        self.strategy.parallel.data
+    }
+
+    /// Whether ranks divide the optimizer states among them.
+    pub fn shards_states(&self) -> bool {
+        self.ranks() > 1 && self.strategy.parallel.shard == Shard::Optimizer
+    }
+
+    /// The rank with this index.
+    pub fn rank(&self, index: usize) -> Rank {
+        Rank { index, of: self.ranks() }
+    }
+
+    /// The configuration of a rank: the run's, with its share of the batches.
+    pub fn of_rank(&self, index: usize) -> Cow<'_, RunConfig> {
+        let rank = self.rank(index);
+        if rank == Rank::ALONE {
+            return Cow::Borrowed(self);
+        }
+        let mut own = self.clone();
+        own.train.batch_size = rank.samples(self.train.batch_size).len();
+        if let Some(batch_size) =
+            own.evaluation.as_mut().and_then(|evaluation| evaluation.batch_size.as_mut())
+        {
+            *batch_size = rank.samples(*batch_size).len();
+        }
+        Cow::Owned(own)
     }
 
     /// Sets what is known of a run once its data was opened.

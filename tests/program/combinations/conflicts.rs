@@ -8,6 +8,10 @@ use testing::{changed, small};
 
 const LAYERS: &str = "model = { sequential = { input = [4], layers = [{ linear = 4 }] } }";
 
+const SHARES: &str = "parallel = { data = 2, shard = 'optimizer' }";
+
+const BATCH_NORM: &str = "model = { sequential = { input = [4], layers = ['batch_norm', { linear = 4 }] } }";
+
 const RANDOM: &str = "data = { random = {} }";
 
 /// For each conflict, in the order of `CONFLICTS`: settings that it alone refuses, and a setting that resolves the
@@ -46,6 +50,24 @@ const EXAMPLES: &[(&[&str], &str)] = &[
     (&["update = 'in_backward'", "train.clip_norm = 'off'", "precision = 'fp16'"], "loss_scale = 'off'"),
     (&["update = 'in_backward'", "train.clip_norm = 'off'", "accumulate = 2"], "accumulate = 1"),
     (&["update = 'in_backward'", "train.clip_norm = 'off'", "gradients = 'zero'"], "gradients = 'free'"),
+    (&["parallel = { data = 5 }", "train.batch_size = 4"], "parallel = { data = 4 }"),
+    (&["parallel = { data = 4 }", "evaluation.batch_size = 3"], "parallel = { data = 3 }"),
+    (&["parallel = { data = 2 }", "graph = true"], "graph = false"),
+    (&["parallel = { data = 2 }", "allocator = 'direct'"], "allocator = 'arena'"),
+    (
+        &["parallel = { data = 3 }", "train.batch_size = 4", "offload = { activations = '1 KiB' }"],
+        "offload = { activations = true }",
+    ),
+    (
+        &["parallel = { data = 2 }", "data.text = { documents = 'padded', pad_to = 'batch' }"],
+        "data.text = { documents = 'padded' }",
+    ),
+    (&[BATCH_NORM, RANDOM, "parallel = { data = 2 }"], "parallel = { data = 1 }"),
+    (&[SHARES, "train.optimizer = { adafactor = { lr = 1e-3 } }"], "parallel = { data = 2 }"),
+    (&[SHARES, "optimizer_state = '8bit'"], "optimizer_state = 'bf16'"),
+    (&[SHARES, "optimizer_state = 'bf16'", "rounding = 'stochastic'"], "rounding = 'nearest'"),
+    (&[SHARES, "train.clip_norm = 'off'", "update = 'in_backward'"], "update = 'after_backward'"),
+    (&[SHARES, "offload = { optimizer = true }"], "offload = {}"),
     (&["measure.what = 'inference'", "recompute = 'auto'"], "recompute = 'block'"),
     (&[LAYERS, RANDOM, "lora = { rank = 2, alpha = 2, targets = ['mlp'] }"], "lora = 'off'"),
     (&[LAYERS, RANDOM, "recompute = ['mlp']"], "recompute = 'none'"),

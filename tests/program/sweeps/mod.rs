@@ -108,8 +108,13 @@ recompute = "block"
 
     /// The id of a child process that executes a run of this folder.
     pub fn child(&self) -> Option<String> {
+        self.children().into_iter().next()
+    }
+
+    /// The ids of the child processes that execute a run of this folder: one for each rank.
+    pub fn children(&self) -> Vec<String> {
         let is_child = |(_, command): &(String, String)| command.contains("execute-run");
-        self.processes().into_iter().find(is_child).map(|(id, _)| id)
+        self.processes().into_iter().filter(is_child).map(|(id, _)| id).collect()
     }
 }
 

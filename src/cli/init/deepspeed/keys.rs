@@ -19,7 +19,7 @@ pub(super) const KNOWN: [&str; 15] = [
     "zero_allow_untested_optimizer",
 ];
 
-pub(super) const SEVERAL_DEVICES: &str = "it is for several devices; runs use one";
+pub(super) const SEVERAL_DEVICES: &str = "it is for several devices; this experiment uses one";
 pub(super) const REPORTS: &str = "it is about reports; a sweep measures and prints by itself";
 pub(super) const NO_KEY: &str = "no key has this effect";
 

@@ -48,6 +48,7 @@ mod softmax;
 mod states;
 mod storage;
 mod stretch;
+mod sum;
 #[cfg(test)]
 mod tests;
 mod thread_pool;
@@ -61,6 +62,7 @@ pub use float::{from_f32, to_f32};
 use float::{with_f32_or, with_float};
 pub(super) use operands::Operand;
 use operands::Operands;
+pub(super) use sum::sum;
 pub(super) use workers::Workers;
 
 /// Workspace of one thread for the packed operands of a matmul, in bytes: the value in this device's target.

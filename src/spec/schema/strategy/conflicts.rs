@@ -1,13 +1,16 @@
 //! Values of keys that exclude each other, in one table. The range of a single key is declared with the key.
 
 use super::{
-    Allocator, Caching, EmptyCache, Gradients, Loader, Lora, LoraBase, OptimizerState, Precision, Quantize,
-    Recompute, Rounding, StorageDtype, Strategy, Update,
+    ActivationOffload, Allocator, Caching, EmptyCache, Gradients, Loader, Lora, LoraBase, OptimizerState,
+    Precision, Quantize, Recompute, Rounding, StorageDtype, Strategy, Update,
 };
 use crate::reader::declare::KeywordEnum;
 use crate::reader::tree::quoted;
+use crate::schema::model::Sequential;
+use crate::schema::optimizer::UpdateGroup;
 use crate::schema::resolved::{LastBatch, RunConfig};
-use ops::DType;
+use base::units::Bytes;
+use ops::{DType, Rule};
 
 /// Values of keys that exclude each other.
 pub struct Conflict {
@@ -311,6 +314,129 @@ pub const CONFLICTS: &[Conflict] = &[
         },
     },
     Conflict {
+        keys: &["strategy.parallel", "train.batch_size"],
+        check: |run| has_fewer_samples("train.batch_size", Some(run.train.batch_size), run),
+    },
+    Conflict {
+        keys: &["strategy.parallel", "evaluation.batch_size"],
+        check: |run| has_fewer_samples("evaluation.batch_size", run.evaluation_batch(), run),
+    },
+    Conflict {
+        keys: &["strategy.parallel", "strategy.graph"],
+        check: |run| {
+            (run.ranks() > 1 && run.strategy.graph).then(|| {
+                message(
+                    "graph = true replays the work of one device; parallel.data exchanges gradients with others",
+                    "use graph = false",
+                )
+            })
+        },
+    },
+    Conflict {
+        keys: &["strategy.parallel", "strategy.allocator"],
+        check: |run| {
+            (run.ranks() > 1 && run.strategy.allocator != Allocator::Arena).then(|| {
+                message("parallel.data needs memory that is planned ahead", "use allocator = \"arena\"")
+            })
+        },
+    },
+    Conflict {
+        keys: &["strategy.parallel", "strategy.offload.activations", "train.batch_size"],
+        check: |run| {
+            let is_threshold =
+                matches!(run.strategy.offload.activations, ActivationOffload::From(Bytes(1..)));
+            (is_threshold && !run.train.batch_size.is_multiple_of(run.ranks())).then(|| {
+                message(
+                    "ranks with fewer samples have smaller activations, of which fewer reach the size that offload.activations moves",
+                    "use activations = true, or a batch_size that parallel.data divides",
+                )
+            })
+        },
+    },
+    Conflict {
+        keys: &["strategy.parallel", "data.text.pad_to"],
+        check: |run| {
+            (run.ranks() > 1 && run.data.batch_multiple().is_some()).then(|| {
+                message(
+                    "pad_to = \"batch\" gives each rank another length; this version plans ranks of one length",
+                    "use pad_to = \"context\"",
+                )
+            })
+        },
+    },
+    Conflict {
+        keys: &["strategy.parallel", "model.sequential.layers"],
+        check: |run| {
+            let has_batch_norm = run.model.sequential().is_some_and(Sequential::has_batch_norm);
+            (run.ranks() > 1 && has_batch_norm).then(|| {
+                message(
+                    "batch_norm of several ranks needs statistics of all their samples, which this version does not exchange",
+                    "use group_norm, or parallel.data = 1",
+                )
+            })
+        },
+    },
+    Conflict {
+        keys: &["strategy.parallel", "train.optimizer"],
+        check: |run| {
+            let groups = run.train.optimizer.groups();
+            let needs_tensors =
+                |group: &UpdateGroup| matches!(group.rule, Rule::Muon(_) | Rule::Adafactor(_));
+            (run.shards_states() && run.trains() && groups.iter().any(needs_tensors)).then(|| {
+                message(
+                    "parallel.shard = \"optimizer\" divides tensors anywhere; muon and adafactor need whole ones",
+                    "use shard = \"none\", or adamw, adam, lion or sgd",
+                )
+            })
+        },
+    },
+    Conflict {
+        keys: &["strategy.parallel", "strategy.optimizer_state"],
+        check: |run| {
+            (run.shards_states() && run.strategy.optimizer_state == OptimizerState::EightBit).then(|| {
+                message(
+                    "parallel.shard = \"optimizer\" divides tensors anywhere, not at the blocks of 8-bit states",
+                    "use shard = \"none\", or optimizer_state = \"bf16\"",
+                )
+            })
+        },
+    },
+    Conflict {
+        keys: &["strategy.parallel", "strategy.rounding"],
+        check: |run| {
+            (run.shards_states() && run.strategy.rounding == Rounding::Stochastic).then(|| {
+                message(
+                    "parallel.shard = \"optimizer\" divides tensors anywhere; stochastic rounding numbers their elements",
+                    "use shard = \"none\", or rounding = \"nearest\"",
+                )
+            })
+        },
+    },
+    Conflict {
+        keys: &["strategy.parallel", "strategy.update"],
+        check: |run| {
+            (run.shards_states() && updates_in_backward(run).is_some()).then(|| {
+                message(
+                    "parallel.shard = \"optimizer\" updates shares after backward",
+                    "use shard = \"none\", or update = \"after_backward\"",
+                )
+            })
+        },
+    },
+    Conflict {
+        keys: &["strategy.parallel", "strategy.offload", "strategy.place"],
+        check: |run| {
+            let offload = run.strategy.offload;
+            let is_on_host = offload.parameters || offload.optimizer || !run.strategy.place.is_empty();
+            (run.shards_states() && is_on_host).then(|| {
+                message(
+                    "parallel.shard = \"optimizer\" keeps parameters and states on the device",
+                    "use shard = \"none\", or no place and no offload of parameters and optimizer",
+                )
+            })
+        },
+    },
+    Conflict {
         keys: &["strategy.recompute", "measure.what"],
         check: |run| {
             let Recompute::Budget(_) = run.strategy.recompute else { return None };
@@ -352,6 +478,17 @@ pub const CONFLICTS: &[Conflict] = &[
 
 fn message(reason: impl Into<String>, remedy: impl Into<String>) -> ConflictMessage {
     ConflictMessage { reason: reason.into(), remedy: remedy.into() }
+}
+
+/// Fails if a batch has fewer samples than there are ranks.
+fn has_fewer_samples(key: &str, samples: Option<usize>, run: &RunConfig) -> Option<ConflictMessage> {
+    let (ranks, samples) = (run.ranks(), samples?);
+    (samples < ranks).then(|| {
+        message(
+            format!("parallel.data = {ranks} needs a sample for each rank; {key} = {samples}"),
+            format!("use parallel.data = {samples}, or {key} = {ranks}"),
+        )
+    })
 }
 
 fn updates_in_backward(run: &RunConfig) -> Option<()> {

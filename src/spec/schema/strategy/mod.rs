@@ -7,6 +7,7 @@ mod loader;
 mod lora;
 mod loss_scale;
 mod offload;
+mod parallel;
 mod params;
 mod place;
 mod precision;
@@ -20,6 +21,7 @@ pub use loader::{DataResidence, IdDtype, InputDtype, Loader};
 pub use lora::{Lora, LoraBase};
 pub use loss_scale::{DynamicLossScale, LossScale};
 pub use offload::{ActivationOffload, Offload};
+pub use parallel::{Parallel, Shard};
 pub use params::StorageDtype;
 pub use place::{LayerDevice, LayerPlacement};
 pub use precision::Precision;
@@ -113,6 +115,9 @@ key_table! {
         pub init: Init = keyword(), default Init::Device;
         /// Data that stays in host memory while the device does not use it (CPU offload).
         pub offload: Offload = offload::OFFLOAD, default Offload::default();
+        /// Several devices that train one model: `data` ranks, each with its share of the samples, and of what `shard`
+        /// says.
+        pub parallel: Parallel = parallel::PARALLEL, default Parallel::default();
         /// How batches are assembled and transferred to the device (PyTorch: `DataLoader`).
         pub loader: Loader = loader::LOADER, default Loader::default();
         /// Dtype of inputs that are numbers (those of `model.sequential`) where `loader` keeps and transfers them; the device
@@ -125,6 +130,3 @@ key_table! {
 }
 
 pub const STRATEGY_KEYS: &[&str] = Strategy::KEYS;
-
-/// Planned keys, which this version reports as not supported yet.
-pub(super) const LATER_KEYS: &[&str] = &["parallel"];

@@ -1,0 +1,29 @@
+//! `parallel`: several devices train one model.
+
+use crate::reader::declare::{InlineTable, inline_table, key_table, keywords};
+use crate::reader::parsers::{UsizeRange, keyword};
+
+pub(super) const PARALLEL: InlineTable<Parallel> = inline_table("parallel", "`parallel`", "data = 2");
+
+const RANKS: UsizeRange = UsizeRange(1..=1 << 12);
+
+key_table! {
+    /// Several devices that train one model, each in a process of its own (a rank).
+    #[derive(Copy, Eq)]
+    pub struct Parallel: Default {
+        /// Number of ranks (data parallelism; PyTorch: `DistributedDataParallel`). Each has the whole model and its share
+        /// of the samples of every batch; gradients are summed over all. On the CPU, ranks share its threads.
+        pub data: usize = RANKS, default 1;
+        /// What is divided among ranks beside the samples. "optimizer": states and master weights (ZeRO stage 1; PyTorch:
+        /// `ZeroRedundancyOptimizer`). Each rank updates its share of the parameters and gets those of the others.
+        pub shard: Shard = keyword(), default Shard::None;
+    }
+}
+
+keywords! {
+    /// What ranks divide among them.
+    pub enum Shard {
+        None = "none",
+        Optimizer = "optimizer",
+    }
+}

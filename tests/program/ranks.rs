@@ -1,0 +1,163 @@
+//! Runs with several ranks: processes that train together, fail together and leave nothing behind.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::sweeps::Sweep;
+use crate::test_folder::{TestFolder, Tiny, piped, wait_for};
+use device::Role;
+use results::Status;
+
+/// Steps that take long enough to be interrupted.
+fn endless(dir: &TestFolder) {
+    let tiny = Tiny { batch_size: 6, ..Tiny::default() };
+    let more = "\n[measure]\nsteps = 131072\n[strategies.ranks]\nparallel.data = 3\n";
+    dir.write("endless.toml", format!("name = \"endless\"\n{}", tiny.with(more)));
+}
+
+/// Starts the endless run, and waits until all ranks train.
+fn started(dir: &TestFolder, options: &[&str]) -> (std::process::Child, Vec<String>) {
+    endless(dir);
+    let sweep = piped(dir.command(&[&["endless.toml"], options].concat()));
+    let mut children = Vec::new();
+    wait_for("three ranks", || {
+        children = dir.children();
+        children.len() == 3
+    });
+    let has_steps = || {
+        dir.find("results/endless/*/.*/steps.csv")
+            .iter()
+            .any(|file| std::fs::read_to_string(file).is_ok_and(|text| text.lines().count() > 2))
+    };
+    wait_for("the first steps", has_steps);
+    (sweep, children)
+}
+
+fn signal(signal: &str, process: &str) {
+    assert!(Command::new("kill").args([signal, process]).status().unwrap().success());
+}
+
+/// The rank of a child process, by its command line.
+fn rank_of(dir: &TestFolder, process: &str) -> String {
+    let processes = dir.processes();
+    let (_, command) = processes.iter().find(|(id, _)| id == process).unwrap();
+    let words: Vec<&str> = command.split('\0').collect();
+    let at = words.iter().position(|word| *word == "--rank").unwrap();
+    words[at + 1].to_owned()
+}
+
+#[test]
+fn ranks_train_as_one_process_does() {
+    let dir = TestFolder::new();
+    let more = "\n[evaluation]\nbatches = 2\n[measure]\nsteps = 4\n[strategies.one]\n\
+                [strategies.two]\nparallel = { data = 2 }\n[strategies.three]\nparallel = { data = 3 }\naccumulate = 2\n\
+                [strategies.shared]\nparallel = { data = 2, shard = 'optimizer' }\n";
+    dir.write("t.toml", Tiny { batch_size: 5, ..Tiny::default() }.with(more));
+    dir.runner(&["sweep", "t.toml", "--device", "cpu"]);
+    let rows = dir.rows_by_strategy("results/t.csv");
+    let one = &rows["one"];
+    assert_eq!((one.ranks, one.sent_bytes), (None, None));
+    for (strategy, ranks) in [("two", 2), ("three", 3), ("shared", 2)] {
+        let row = &rows[strategy];
+        assert_eq!((row.status, row.ranks), (Status::Ok, Some(ranks)), "{strategy}: {}", row.message);
+        assert_eq!(row.peak_bytes, row.predicted_peak_bytes, "{strategy}");
+        assert_eq!(row.rank_peak_bytes, row.peak_bytes, "{strategy}: the first rank needs the most");
+        let gradients = 4 * one.parameters.unwrap();
+        let sent = row.sent_bytes.unwrap();
+        // Gradients are summed: two parts. Parameters are gathered: one.
+        let parts = if strategy == "shared" { 3 } else { 2 };
+        let expected = parts * (ranks as u64 - 1) * gradients / ranks as u64;
+        // Buckets are aligned, and where ranks divide them, padded.
+        let padding = expected / 10 + if strategy == "shared" { 4 << 10 } else { 0 };
+        assert!((expected..expected + padding).contains(&sent), "{strategy}: {sent} and {expected}");
+        assert!(row.exchange_ms.is_some_and(|ms| ms > 0.0));
+        assert!(row.effects.contains(&format!("{ranks} ranks")), "{}", row.effects);
+        for (found, expected) in
+            [(row.loss_first, one.loss_first), (row.loss_last, one.loss_last), (row.loss_eval, one.loss_eval)]
+        {
+            let (found, expected) = (found.unwrap(), expected.unwrap());
+            assert!((found - expected).abs() <= 1e-5 * expected, "{strategy}: {found} and {expected}");
+        }
+    }
+    let states = |strategy: &str| {
+        rows[strategy].live.iter().find(|(role, _)| *role == Role::Optimizer).unwrap().1.unwrap()
+    };
+    assert_eq!(states("two"), states("one"));
+    assert!(states("shared") * 2 <= states("one") + 8192, "{} of {}", states("shared"), states("one"));
+    assert!(dir.processes().is_empty());
+}
+
+/// The saved parameters are those of the measured run, whose digest they have.
+#[test]
+fn ranks_save_their_model() {
+    let dir = TestFolder::new();
+    let more = "\n[measure]\nsteps = 2\n[strategies.one]\n[strategies.two]\nparallel.data = 2\n";
+    dir.write("t.toml", Tiny::default().with(more));
+    dir.runner(&["sweep", "t.toml", "--device", "cpu", "--save", "saved", "--dump", "dumped"]);
+    let saved = dir.find("saved/*/model.safetensors");
+    assert_eq!((saved.len(), dir.find("dumped/*/final.safetensors").len()), (2, 2));
+    let sizes: Vec<u64> = saved.iter().map(|file| std::fs::metadata(file).unwrap().len()).collect();
+    assert_eq!(sizes[0], sizes[1]);
+}
+
+#[test]
+fn a_killed_rank_ends_the_run_and_is_named() {
+    let dir = TestFolder::new();
+    let (sweep, children) = started(&dir, &[]);
+    let rank = rank_of(&dir, &children[1]);
+    signal("-9", &children[1]);
+    let begun = Instant::now();
+    let sweep = Sweep::of(sweep.wait_with_output().unwrap()).ended_with(1);
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    let row = &dir.rows("results/endless.csv")[0];
+    assert_eq!(row.status, Status::Failed);
+    assert!(
+        row.message.starts_with(&format!("rank {rank} killed by signal 9")),
+        "{}\n{}",
+        row.message,
+        sweep.out
+    );
+    assert!(dir.processes().is_empty());
+}
+
+#[test]
+fn a_rank_that_stands_still_ends_the_run() {
+    let dir = TestFolder::new();
+    let (sweep, children) = started(&dir, &["--stall", "2s"]);
+    signal("-STOP", &children[2]);
+    Sweep::of(sweep.wait_with_output().unwrap()).ended_with(1);
+    let row = &dir.rows("results/endless.csv")[0];
+    assert_eq!(row.status, Status::Failed);
+    assert!(row.message.contains("another rank did not arrive within 2s (--stall)"), "{}", row.message);
+    assert!(dir.processes().is_empty(), "the stopped rank was killed");
+}
+
+#[test]
+fn ranks_end_with_their_parent() {
+    let dir = TestFolder::new();
+    let (mut sweep, _) = started(&dir, &[]);
+    sweep.kill().unwrap();
+    sweep.wait().unwrap();
+    wait_for("the ranks to end", || dir.processes().is_empty());
+}
+
+#[test]
+fn memory_that_runs_out_on_a_rank_is_a_result() {
+    let dir = TestFolder::new();
+    let more = "\n[strategies.ranks]\nparallel.data = 2\n";
+    dir.write("t.toml", Tiny::default().with(more));
+    let sweep = dir.sweep(&["t.toml", "--memory", "100 KiB"]).ended_with(0);
+    let row = &dir.rows("results/t.csv")[0];
+    assert_eq!(row.status, Status::Oom, "{}", sweep.out);
+    assert!(row.message.starts_with("rank 0: step 1, forward: no room for "), "{}", row.message);
+    assert!(row.oom_short_bytes.is_some_and(|bytes| bytes > 0));
+}
+
+#[test]
+fn ranks_are_not_planned_on_cards() {
+    let dir = TestFolder::new();
+    dir.write("t.toml", Tiny::default().with("\n[strategies.one]\n[strategies.two]\nparallel.data = 2\n"));
+    let output = dir.runner(&["plan", "t.toml", "--target", "a100-80gb"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("two was skipped: this version exchanges gradients"), "{text}");
+}
