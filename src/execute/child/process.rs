@@ -57,6 +57,8 @@ pub enum Exit {
     Unknown(io::Error),
     /// Code 0, but no `Finished` message.
     Silent,
+    /// Code 0, but with other parameters than the first rank: a fault of the program.
+    Differs,
 }
 
 impl fmt::Display for Crash {
@@ -71,6 +73,7 @@ impl fmt::Display for Crash {
             Exit::Signal(signal) => write!(f, "killed by signal {signal}{}", signal_name(*signal))?,
             Exit::Unknown(error) => write!(f, "could not be waited for: {error}")?,
             Exit::Silent => write!(f, "exited without a result")?,
+            Exit::Differs => write!(f, "ended with other parameters than rank 0")?,
         }
         if self.said.is_empty() {
             return Ok(());
@@ -152,6 +155,9 @@ pub fn run_children(
     let are_complete = matches!(stop, StopReason::OutOfMemory)
         || exits.iter().all(|exit| exit.is_some_and(|exit| exit.success()));
     let silent = outcomes.iter().position(Option::is_none);
+    if let (StopReason::Exited, Some(rank)) = (&stop, differing(&outcomes)) {
+        return failed(rank, Exit::Differs);
+    }
     match (stop, joined(outcomes).filter(|_| are_complete)) {
         (StopReason::TimedOut, _) => Ending::TimedOut,
         // A run that finishes despite the interrupt keeps its result.
@@ -181,15 +187,18 @@ fn joined(mut outcomes: Outcomes) -> Option<Box<Outcome>> {
         return Some(outcome);
     }
     let mut outcomes = outcomes.into_iter().collect::<Option<Vec<_>>>()?;
-    // Never seen: the program's exchanges would be at fault.
-    assert!(
-        outcomes.iter().all(|outcome| outcome.measured.digest == outcomes[0].measured.digest),
-        "all ranks end with the same parameters"
-    );
     let largest = outcomes.iter().filter_map(|outcome| outcome.measured.peak_bytes).max();
     let mut first = outcomes.swap_remove(0);
     first.measured.rank_peak_bytes = largest;
     Some(first)
+}
+
+/// The first rank that completed the run with another digest than rank 0.
+fn differing(outcomes: &Outcomes) -> Option<usize> {
+    let digest =
+        |outcome: &Option<Box<Outcome>>| outcome.as_ref().map(|outcome| outcome.measured.digest.clone());
+    let first = digest(outcomes.first()?)?;
+    outcomes.iter().position(|outcome| digest(outcome).is_some_and(|digest| digest != first))
 }
 
 /// Why the parent stopped receiving messages.
@@ -422,6 +431,25 @@ mod tests {
         // So is a result followed by a failing exit: the run's files may be incomplete.
         let (ending, _) = run(&format!("{FINISHED}; exit 3"), None, &NOT_INTERRUPTED);
         assert_eq!(crash(ending).to_string(), "exited with code 3");
+    }
+
+    #[test]
+    fn ranks_end_with_the_same_parameters() {
+        let rank = |digest: &str| {
+            let outcome = format!(
+                r#"echo '{{"event":"finished","ended":"complete","message":"","measured":{{"digest":"{digest}"}}}}'"#
+            );
+            shell(&outcome)
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let log = new_log(folder.path());
+        let ending =
+            |digests: [&str; 3]| run_children(digests.map(rank).into(), &log, None, &NOT_INTERRUPTED, |_| ());
+        assert!(matches!(ending(["a", "a", "a"]), Ending::Finished(_)));
+        assert_eq!(
+            crash(ending(["a", "a", "b"])).to_string(),
+            "rank 2 ended with other parameters than rank 0"
+        );
     }
 
     #[test]
