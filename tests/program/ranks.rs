@@ -91,7 +91,7 @@ fn ranks_train_as_one_process_does() {
 #[test]
 fn ranks_save_their_model() {
     let dir = TestFolder::new();
-    let more = "\n[measure]\nsteps = 2\n[strategies.one]\n[strategies.two]\nparallel.data = 2\n";
+    let more = "\n[measure]\nsteps = 2\n[strategies.one]\n[strategies.two]\nparallel = { data = 2, shard = 'optimizer' }\n";
     dir.write("t.toml", Tiny::default().with(more));
     dir.runner(&["sweep", "t.toml", "--device", "cpu", "--save", "saved", "--dump", "dumped"]);
     let saved = dir.find("saved/*/model.safetensors");
@@ -151,6 +151,7 @@ fn memory_that_runs_out_on_a_rank_is_a_result() {
     assert_eq!(row.status, Status::Oom, "{}", sweep.out);
     assert!(row.message.starts_with("rank 0: step 1, forward: no room for "), "{}", row.message);
     assert!(row.oom_short_bytes.is_some_and(|bytes| bytes > 0));
+    assert_eq!(row.ranks, Some(2));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::value::{BatchBuffer, Share, Value};
 use crate::lengths::LengthPrograms;
 use device::{Event, Phase, Placed, Pool, Role, Work};
 use graph::{Initial, MicroBatch, Pass, Scope, ScopeId};
-use ops::{Loss, Members, Storage, TensorType, UpdateFormat, ValueId};
+use ops::{Loss, Member, Members, Storage, TensorType, UpdateFormat, ValueId};
 use spec::Allocator;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -321,6 +321,18 @@ impl Program {
         let of_parameters = |bucket: &&Bucket| self.value(bucket.parameters).role == Role::Parameter;
         let buckets = self.buckets.iter().filter(of_parameters);
         buckets.filter(|bucket| matches(bucket)).map(Bucket::parameter_count).sum()
+    }
+
+    /// Elements of the trained parameters that other ranks update.
+    pub fn updated_by_others(&self) -> u64 {
+        let Some(share) = self.share else { return 0 };
+        let of_bucket = |index: usize| {
+            let Bucket { ref members, parameters, .. } = self.buckets[index];
+            let (own, _) = share.part(members, self.ty(parameters));
+            let elements = |members: &Members| members.iter().map(Member::elements).sum::<usize>();
+            (elements(members) - elements(&own)) as u64
+        };
+        self.trained().map(of_bucket).sum()
     }
 
     /// By value: whether it is one of `ids`.

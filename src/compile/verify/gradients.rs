@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{Invariant, Violation, at, broken};
-use crate::ir::{Action, Program, When};
+use crate::ir::{Action, Program, SubRange, View, When};
 use ops::ValueId;
 
 /// In sections with samples, each gradient is written once, or only added to if it is live-in.
@@ -66,6 +66,8 @@ pub(super) fn one_update(program: &Program) -> Result<(), Violation> {
     // By storage: whether it was summed over all ranks.
     let mut summed = vec![program.ranks == 1; program.values.len()];
     let mut zeros: HashSet<ValueId> = HashSet::new();
+    // Parameters of which this rank has updated its share.
+    let mut ungathered: HashSet<ValueId> = HashSet::new();
     for section in program.step() {
         for instruction in &section.code {
             if let Action::Launch { op, inputs, outputs, .. } = &instruction.action
@@ -88,6 +90,9 @@ pub(super) fn one_update(program: &Program) -> Result<(), Violation> {
                     return broken(Invariant::OneGradient, detail);
                 }
                 updates.entry(parameters).or_insert((0, gradients)).0 += section.repeat_count;
+                let is_share =
+                    |view: View| matches!(view.range, SubRange::Share(_)).then_some(program.storage(view.of));
+                ungathered.extend(program.value(outputs[0]).view.and_then(is_share));
                 applied[program.storage(gradients).index()] = true;
                 continue;
             }
@@ -98,6 +103,11 @@ pub(super) fn one_update(program: &Program) -> Result<(), Violation> {
                     continue;
                 }
                 Action::Copy { from, .. } if zeros.contains(from) => continue,
+                Action::AllGather { to, .. } if !ungathered.remove(&program.storage(*to)) => {
+                    let detail =
+                        format!("{} gathers what was not updated", at(program, section, instruction));
+                    return broken(Invariant::OneGradient, detail);
+                }
                 Action::AllReduce { from, .. } => {
                     let summed = &mut summed[program.storage(*from).index()];
                     if std::mem::replace(summed, true) || instruction.when != When::Last {
@@ -126,6 +136,10 @@ pub(super) fn one_update(program: &Program) -> Result<(), Violation> {
                 return broken(Invariant::OneGradient, detail);
             }
         }
+    }
+    if let Some(&storage) = ungathered.iter().min() {
+        let detail = format!("{} is updated in part", program.full_name(storage));
+        return broken(Invariant::OneGradient, detail);
     }
     for bucket in &program.buckets {
         let found = updates.get(&bucket.parameters).copied();

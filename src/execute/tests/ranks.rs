@@ -250,8 +250,13 @@ fn sharing(mut config: RunConfig) -> RunConfig {
 /// Each rank has a share of the states, and updates that share of the parameters.
 #[test]
 fn ranks_that_divide_states_train_as_one() {
-    let cases: [(&str, RunConfig, f64); 7] = [
+    let groups: Updates = &["optimizer.sgd = { lr = 0.1, momentum = 0.9, groups = [
+        { match = 'blocks.1', lr = 0.02 }, { match = '*.bias', weight_decay = 0.2 }] }"];
+    let cases: [(&str, RunConfig, f64); 10] = [
         ("plain", changed(|_| {}), 1e-5),
+        ("groups", testing::with_optimizer(&uneven(), groups), 1e-5),
+        ("host", changed(|config| config.strategy.init = Init::Host), 1e-5),
+        ("bf16 states", changed(|config| config.strategy.optimizer_state = OptimizerState::Bf16), 0.02),
         ("clipping", changed(|config| config.train.clip_norm = Some(0.05)), 1e-5),
         ("frozen", changed(|config| config.strategy.freeze = vec!["blocks.0".to_owned()]), 1e-5),
         (

@@ -393,7 +393,7 @@ pub const CONFLICTS: &[Conflict] = &[
     Conflict {
         keys: &["strategy.parallel", "strategy.optimizer_state"],
         check: |run| {
-            (run.shards_states() && run.strategy.optimizer_state == OptimizerState::EightBit).then(|| {
+            (run.shards_states() && run.trains() && run.strategy.optimizer_state == OptimizerState::EightBit).then(|| {
                 message(
                     "parallel.shard = \"optimizer\" divides tensors anywhere, not at the blocks of 8-bit states",
                     "use shard = \"none\", or optimizer_state = \"bf16\"",
@@ -404,7 +404,7 @@ pub const CONFLICTS: &[Conflict] = &[
     Conflict {
         keys: &["strategy.parallel", "strategy.rounding"],
         check: |run| {
-            (run.shards_states() && run.strategy.rounding == Rounding::Stochastic).then(|| {
+            (run.shards_states() && run.trains() && run.strategy.rounding == Rounding::Stochastic).then(|| {
                 message(
                     "parallel.shard = \"optimizer\" divides tensors anywhere; stochastic rounding numbers their elements",
                     "use shard = \"none\", or rounding = \"nearest\"",
@@ -428,7 +428,7 @@ pub const CONFLICTS: &[Conflict] = &[
         check: |run| {
             let offload = run.strategy.offload;
             let is_on_host = offload.parameters || offload.optimizer || !run.strategy.place.is_empty();
-            (run.shards_states() && is_on_host).then(|| {
+            (run.shards_states() && run.trains() && is_on_host).then(|| {
                 message(
                     "parallel.shard = \"optimizer\" keeps parameters and states on the device",
                     "use shard = \"none\", or no place and no offload of parameters and optimizer",
