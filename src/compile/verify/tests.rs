@@ -3,7 +3,7 @@
 use super::*;
 use crate::compile_run;
 use crate::ir::{SectionKind, ShapeSource, SubRange, View, When};
-use device::{Phase, Pool, Queue, Role};
+use device::{Collective, Phase, Pool, Queue, Role};
 use ops::{Fill, Normal, Op, RowSlice, TensorType};
 use spec::{Init, Leak, Parallel, RunConfig, Shard};
 
@@ -182,13 +182,13 @@ fn one_gradient_of_all_ranks() {
     let mut config = accumulating();
     config.strategy.parallel = Parallel { data: 2, shard: Shard::Optimizer };
     let (reduces, gathers) = (
-        |action: &Action| matches!(action, Action::AllReduce { .. }),
-        |action: &Action| matches!(action, Action::AllGather { .. }),
+        |action: &Action| action.collective() == Some(Collective::AllReduce),
+        |action: &Action| action.collective() == Some(Collective::AllGather),
     );
     let not_summed = corrupted_of(&config, |program| {
         let at = find(program, SectionKind::Micro, reduces);
         let action = &mut code(program, SectionKind::Micro)[at].action;
-        if let Action::AllReduce { from, to } = *action {
+        if let Action::Exchange { from, to, .. } = *action {
             *action = Action::Copy { queue: Queue::Compute, from, to };
         }
     });

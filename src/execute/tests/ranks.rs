@@ -1,16 +1,17 @@
 //! `parallel`: ranks train as one, with equal parameters, and with the memory that is predicted for each.
 
+use std::ops::Range;
 use std::thread;
 use std::time::Duration;
 
 use super::{Trace, batch};
 use crate::engine::{Engine, StepReport};
 use crate::metrics::Counts;
-use compile::{Action, Program, When};
+use compile::{Action, Bucket, Program, When};
 use data::{Batch, Order, TrainingStep, seeds};
-use device::{CpuDevice, Delay, DeviceKind, Pool, Rank, RankGroup, SharedMemory, Target, to_f32};
+use device::{Collective, CpuDevice, Delay, DeviceKind, Pool, Rank, RankGroup, SharedMemory, Target, to_f32};
 use memory::{Evaluations, Failure, RunSchedule, predict};
-use ops::DType;
+use ops::{DType, Member};
 use plan::Compiler;
 use spec::*;
 use testing::compile;
@@ -54,7 +55,9 @@ struct Trained {
     reports: Vec<StepReport>,
     /// After each step.
     digests: Vec<String>,
-    parameters: Vec<Vec<f32>>,
+    /// The parameters that it has, by bucket, and the ranges of their tensors in the whole.
+    buckets: Vec<Vec<f32>>,
+    members: Vec<Vec<Range<usize>>>,
     evaluation: f64,
     counts: Counts,
 }
@@ -93,7 +96,8 @@ fn run_rank(config: &RunConfig, mut device: CpuDevice, target: &Target, steps: u
     let mut trained = Trained {
         reports: Vec::new(),
         digests: Vec::new(),
-        parameters: Vec::new(),
+        buckets: Vec::new(),
+        members: Vec::new(),
         evaluation: 0.0,
         counts: Counts::default(),
     };
@@ -110,19 +114,36 @@ fn run_rank(config: &RunConfig, mut device: CpuDevice, target: &Target, steps: u
     assert_eq!(trained.counts.sent_bytes, steps as u64 * predicted.work.sent_bytes);
     assert_eq!(engine.ledger().usage(Pool::Device), &predicted.device, "rank {}", rank.index);
     assert_eq!(engine.ledger().usage_at(Pool::Host), &predicted.host, "rank {}", rank.index);
-    for parameter in &program.parameters {
-        let ty = program.ty(parameter.value);
+    let is_number = |bucket: &&Bucket| {
+        matches!(program.ty(bucket.parameters).dtype, DType::F32 | DType::BF16 | DType::F16)
+    };
+    for bucket in program.buckets.iter().filter(is_number) {
         let mut bytes = Vec::new();
         let take = |piece: &[u8]| -> Result<(), Failure> {
             bytes.extend_from_slice(piece);
             Ok(())
         };
-        engine.read(parameter.value, take).unwrap();
-        let is_number = matches!(ty.dtype, DType::F32 | DType::BF16 | DType::F16);
-        trained.parameters.push(if is_number { to_f32(ty.dtype, &bytes) } else { Vec::new() });
+        engine.read(bucket.parameters, take).unwrap();
+        trained.buckets.push(to_f32(program.ty(bucket.parameters).dtype, &bytes));
+        let range = |member: &Member| member.offset..member.offset + member.elements();
+        trained.members.push(bucket.members.iter().map(range).collect());
     }
     engine.close().unwrap();
     trained
+}
+
+/// The parameters by tensor; those that ranks divide are put together.
+fn parameters(all: &[Trained]) -> Vec<Vec<f32>> {
+    let mut tensors = Vec::new();
+    for (index, members) in all[0].members.iter().enumerate() {
+        let end = members.iter().map(|range| range.end).max().unwrap();
+        let whole = match all[0].buckets[index].len() < end {
+            true => all.iter().flat_map(|rank| rank.buckets[index].clone()).collect(),
+            false => all[0].buckets[index].clone(),
+        };
+        tensors.extend(members.iter().map(|range| whole[range.clone()].to_vec()));
+    }
+    tensors
 }
 
 /// All ranks of a run, the first first.
@@ -154,7 +175,9 @@ fn uneven() -> RunConfig {
 /// Asserts that 2, 3 and 4 ranks train as one does: losses, evaluation and norms to 1e-6, each parameter tensor to
 /// `tolerance`; and that all ranks end each step with the same bits.
 fn assert_trains_as_one(name: &str, config: &RunConfig, tolerance: f64) {
-    let [alone] = <[Trained; 1]>::try_from(run(&with_ranks(config, 1))).ok().unwrap();
+    let alone = run(&with_ranks(config, 1));
+    let expected = parameters(&alone);
+    let [alone] = <[Trained; 1]>::try_from(alone).ok().unwrap();
     for ranks in 2..=4 {
         let all = run(&with_ranks(config, ranks));
         assert!(all.iter().all(|rank| rank.digests == all[0].digests), "{name}: {ranks} ranks differ");
@@ -179,7 +202,7 @@ fn assert_trains_as_one(name: &str, config: &RunConfig, tolerance: f64) {
             }
         }
         close(all[0].evaluation, alone.evaluation, tolerance.max(1e-6), "evaluation");
-        for (found, expected) in all[0].parameters.iter().zip(&alone.parameters) {
+        for (found, expected) in parameters(&all).iter().zip(&expected) {
             let norm = |numbers: &mut dyn Iterator<Item = f64>| numbers.map(|x| x * x).sum::<f64>().sqrt();
             let difference = found.iter().zip(expected).map(|(a, b)| f64::from(*a) - f64::from(*b));
             let distance = norm(&mut difference.into_iter());
@@ -242,8 +265,8 @@ fn ranks_train_as_one_with_strategies() {
     }
 }
 
-fn sharing(mut config: RunConfig) -> RunConfig {
-    config.strategy.parallel.shard = Shard::Optimizer;
+fn sharing(mut config: RunConfig, shard: Shard) -> RunConfig {
+    config.strategy.parallel.shard = shard;
     config
 }
 
@@ -277,7 +300,24 @@ fn ranks_that_divide_states_train_as_one() {
         ),
     ];
     for (name, config, tolerance) in cases {
-        assert_trains_as_one(name, &sharing(config), tolerance);
+        assert_trains_as_one(name, &sharing(config.clone(), Shard::Optimizer), tolerance);
+        // All ranks have the same number of micro-batches: eight samples in two, or five in one.
+        let even = |mut config: RunConfig| {
+            config.train.batch_size = 8;
+            config
+        };
+        let one = |mut config: RunConfig| {
+            config.strategy.accumulate = 1;
+            config
+        };
+        for shard in [Shard::Gradients, Shard::Parameters] {
+            let is_lazy = config.strategy.init == Init::Lazy && shard == Shard::Parameters;
+            if !is_lazy {
+                for config in [even(config.clone()), one(config.clone())] {
+                    assert_trains_as_one(&format!("{name}, {shard:?}"), &sharing(config, shard), tolerance);
+                }
+            }
+        }
     }
 }
 
@@ -289,7 +329,7 @@ fn ranks_that_divide_states_hold_their_share() {
         let whole = with_ranks(&config, ranks);
         let program = compile(&whole, &target(0)).unwrap();
         for rank in 0..ranks {
-            let shared = compile(&sharing(whole.clone()), &target(rank)).unwrap();
+            let shared = compile(&sharing(whole.clone(), Shard::Optimizer), &target(rank)).unwrap();
             for (bucket, of_whole) in shared.buckets.iter().zip(&program.buckets) {
                 let elements = program.ty(of_whole.parameters).elements().next_multiple_of(256 * ranks);
                 assert_eq!(shared.ty(bucket.parameters).elements(), elements);
@@ -303,7 +343,9 @@ fn ranks_that_divide_states_hold_their_share() {
             let sent: u64 = shared
                 .step()
                 .flat_map(|section| &section.code)
-                .filter(|instruction| matches!(instruction.action, Action::AllGather { .. }))
+                .filter(|instruction| {
+                    matches!(instruction.action, Action::Exchange { collective: Collective::AllGather, .. })
+                })
                 .map(|instruction| shared.sent_bytes(&instruction.action))
                 .sum();
             assert_eq!(sent, (ranks as u64 - 1) * parameters / ranks as u64);
@@ -384,7 +426,7 @@ fn ranks_with_other_optimizers_end_with_the_same_bits() {
 #[test]
 fn delays_change_no_bit() {
     let offloading = changed(|config| config.strategy.offload.optimizer = true);
-    for config in [changed(|_| {}), offloading, sharing(changed(|_| {}))] {
+    for config in [changed(|_| {}), offloading, sharing(changed(|_| {}), Shard::Optimizer)] {
         let config = with_ranks(&config, 2);
         let trained = |delay| run_delayed(&config, 3, delay);
         let plain = trained(None);
@@ -399,7 +441,7 @@ fn delays_change_no_bit() {
 fn exchanged(program: &Program) -> Vec<u64> {
     let code = program.step().flat_map(|section| &section.code);
     let bytes = code.filter_map(|instruction| match instruction.action {
-        Action::AllReduce { from, .. } => {
+        Action::Exchange { from, .. } => {
             assert_eq!(instruction.when, When::Last);
             Some(program.ty(from).bytes())
         }
@@ -435,7 +477,7 @@ fn ranks_exchange_the_same() {
 fn exchange_begins_before_backward_ends() {
     let program = compile(&with_ranks(&changed(|_| {}), 2), &target(0)).unwrap();
     let last = program.step().filter(|section| section.samples > 0).last().unwrap();
-    let is_exchange = |action: &Action| matches!(action, Action::AllReduce { .. });
+    let is_exchange = |action: &Action| matches!(action, Action::Exchange { .. });
     let first = last.code.iter().position(|instruction| is_exchange(&instruction.action)).unwrap();
     let launches = last.code[first..].iter().filter(|of| matches!(of.action, Action::Launch { .. }));
     assert!(launches.count() > 10, "operations follow the first exchange");
