@@ -41,7 +41,7 @@ pub use probe::{ProbeError, ProbeReport, in_child as probe_in_child, this_progra
 pub use rank::Rank;
 pub use rates::{Factors, Rates, measure as measure_rates, product as measure_product};
 pub use role::{ByRole, Role};
-pub use target::{DeviceKind, Figures, Limits, Target};
+pub use target::{ASSUMED_COMMUNICATOR, DeviceKind, Figures, Limits, Target};
 
 /// The memory pool of a value. As the home of an operation, `Device` and `Host` select the processor that runs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

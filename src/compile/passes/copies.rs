@@ -207,8 +207,12 @@ impl LocalCopies<'_> {
         let cast = instruction.action.is_cast().then(|| instruction.clone());
         if let Action::Launch { op, inputs, outputs, .. } = &mut instruction.action {
             if self.layer_pass != Some(layer_pass) {
+                // The last layer's backward follows its forward: what is gathered stays.
+                let layer = |of: LayerPass| of.map(|(layer, _)| layer);
+                let turns = self.layer_pass.is_some_and(|last| layer(last) == layer(layer_pass));
+                let program = &*self.program;
+                self.copies.retain(|(_, original), _| turns && program.gathered_from(*original).is_some());
                 self.layer_pass = Some(layer_pass);
-                self.copies.clear();
                 self.pending_stores.clear();
             }
             for input in inputs.iter_mut() {

@@ -9,9 +9,11 @@ use crate::engine::{Engine, StepReport};
 use crate::metrics::Counts;
 use compile::{Action, Bucket, Program, When};
 use data::{Batch, Order, TrainingStep, seeds};
-use device::{Collective, CpuDevice, Delay, DeviceKind, Pool, Rank, RankGroup, SharedMemory, Target, to_f32};
+use device::{
+    Collective, CpuDevice, Delay, DeviceKind, Pool, Rank, RankGroup, Role, SharedMemory, Target, to_f32,
+};
 use memory::{Evaluations, Failure, RunSchedule, predict};
-use ops::{DType, Member};
+use ops::{DType, Member, ValueId};
 use plan::Compiler;
 use spec::*;
 use testing::compile;
@@ -270,6 +272,8 @@ fn sharing(mut config: RunConfig, shard: Shard) -> RunConfig {
     config
 }
 
+const SHARDS: [Shard; 4] = [Shard::None, Shard::Optimizer, Shard::Gradients, Shard::Parameters];
+
 /// Each rank has a share of the states, and updates that share of the parameters.
 #[test]
 fn ranks_that_divide_states_train_as_one() {
@@ -426,7 +430,8 @@ fn ranks_with_other_optimizers_end_with_the_same_bits() {
 #[test]
 fn delays_change_no_bit() {
     let offloading = changed(|config| config.strategy.offload.optimizer = true);
-    for config in [changed(|_| {}), offloading, sharing(changed(|_| {}), Shard::Optimizer)] {
+    let shared = SHARDS.map(|shard| sharing(changed(|config| config.train.batch_size = 8), shard));
+    for config in shared.into_iter().chain([offloading]) {
         let config = with_ranks(&config, 2);
         let trained = |delay| run_delayed(&config, 3, delay);
         let plain = trained(None);
@@ -437,38 +442,100 @@ fn delays_change_no_bit() {
     }
 }
 
-/// Sizes, by section, of what a rank exchanges in a step.
-fn exchanged(program: &Program) -> Vec<u64> {
-    let code = program.step().flat_map(|section| &section.code);
-    let bytes = code.filter_map(|instruction| match instruction.action {
-        Action::Exchange { from, .. } => {
-            assert_eq!(instruction.when, When::Last);
-            Some(program.ty(from).bytes())
+/// What a rank exchanges in a step, in order: the kinds and sizes.
+fn exchanged(program: &Program) -> Vec<(Collective, u64)> {
+    let mut exchanged = Vec::new();
+    for section in program.step() {
+        for iteration in 1..=section.repeat_count {
+            for instruction in &section.code {
+                let Action::Exchange { collective, from, to } = instruction.action else { continue };
+                assert_eq!(instruction.when == When::Last, collective == Collective::AllReduce);
+                if instruction.when == When::Always || iteration == section.repeat_count {
+                    exchanged.push((collective, program.ty(from).bytes().max(program.ty(to).bytes())));
+                }
+            }
         }
-        _ => None,
-    });
-    bytes.collect()
+    }
+    exchanged
 }
 
-/// All ranks exchange the same buckets in the same order, each once, whatever their samples: all gradients.
+/// All ranks exchange the same in the same order, whatever their samples. Sums are those of all gradients.
 #[test]
 fn ranks_exchange_the_same() {
-    for ranks in 1..=4 {
-        for accumulate in [1, 2, 3] {
-            let config = with_ranks(&changed(|config| config.strategy.accumulate = accumulate), ranks);
+    for (ranks, shard) in (1..=4).flat_map(|ranks| SHARDS.map(|shard| (ranks, shard))) {
+        for (accumulate, batch_size) in [(1, 5), (2, 5), (3, 5), (2, 8)] {
+            let config = changed(|config| {
+                (config.strategy.accumulate, config.train.batch_size) = (accumulate, batch_size);
+            });
+            let config = sharing(with_ranks(&config, ranks), shard);
+            if CONFLICTS.iter().any(|conflict| (conflict.check)(&config).is_some()) {
+                continue;
+            }
             let programs: Vec<Program> =
                 (0..ranks).map(|rank| compile(&config, &target(rank)).unwrap()).collect();
             let of_first = exchanged(&programs[0]);
-            assert!(programs.iter().all(|program| exchanged(program) == of_first));
-            let buckets = programs[0].buckets.iter().filter_map(|bucket| bucket.gradients);
-            let all: u64 = buckets.map(|bucket| programs[0].ty(bucket).bytes()).sum();
-            assert_eq!(of_first.iter().sum::<u64>(), if ranks > 1 { all } else { 0 });
+            assert!(programs.iter().all(|program| exchanged(program) == of_first), "{shard:?}");
+            if ranks == 1 {
+                assert!(of_first.is_empty());
+                continue;
+            }
+            let is_sum = |(collective, _): &&(Collective, u64)| *collective != Collective::AllGather;
+            let sums: u64 = of_first.iter().filter(is_sum).map(|(_, bytes)| bytes).sum();
+            let elements = |bucket: &Bucket| programs[0].ty(bucket.whole).elements() as u64;
+            let gradients: u64 = programs[0].buckets.iter().map(|bucket| 4 * elements(bucket)).sum();
+            let times = if shard >= Shard::Gradients { programs[0].micro_batches() as u64 } else { 1 };
+            assert_eq!(sums, times * gradients, "{ranks} ranks, {shard:?}");
         }
     }
+}
+
+/// Of what ranks divide, a rank has one part in n; whole buckets live for one layer and the next.
+#[test]
+fn ranks_hold_whole_buckets_layer_by_layer() {
+    let config = testing::reshaped(changed(|config| config.train.batch_size = 8), |model| model.layers = 6);
+    for shard in [Shard::Gradients, Shard::Parameters] {
+        let program = compile(&sharing(with_ranks(&config, 4), shard), &target(1)).unwrap();
+        for bucket in &program.buckets {
+            let elements = |id| program.ty(id).elements();
+            assert_eq!(elements(bucket.gradients.unwrap()) * 4, elements(bucket.whole));
+            let parts = if shard == Shard::Parameters { 4 } else { 1 };
+            assert_eq!(elements(bucket.parameters) * parts, elements(bucket.whole));
+        }
+        // By role: the most whole buckets of blocks that are live at once.
+        let most = |role: Role| {
+            let mut most = 0;
+            for section in program.step().filter(|section| section.samples > 0) {
+                let is_whole = |id: ValueId| {
+                    let value = program.value(id);
+                    let is_block = program.scope(value.scope).path.starts_with("blocks.");
+                    let persists = section.live_in.contains(&id) || section.live_out.contains(&id);
+                    value.role == role && is_block && !persists
+                };
+                let mut live = 0;
+                for instruction in &section.code {
+                    match instruction.action {
+                        Action::Allocate(id) if is_whole(id) => live += 1,
+                        Action::Free(id) if is_whole(id) => live -= 1,
+                        _ => {}
+                    }
+                    most = most.max(live);
+                }
+            }
+            most
+        };
+        // Beside a whole, a share of the sums waits to be added.
+        assert!((2..=3).contains(&most(Role::Gradient)), "{shard:?}: {}", most(Role::Gradient));
+        assert_eq!(most(Role::Parameter), if shard == Shard::Parameters { 2 } else { 0 });
+    }
+}
+
+/// Of two ranks, each sends its half of the numbers and later the sums of that half.
+#[test]
+fn ranks_send_what_is_counted() {
     let config = with_ranks(&changed(|_| {}), 2);
-    let bytes: u64 = exchanged(&compile(&config, &target(0)).unwrap()).iter().sum();
+    let of_step = exchanged(&compile(&config, &target(0)).unwrap());
+    let bytes: u64 = of_step.iter().map(|(_, bytes)| bytes).sum();
     let all = run_delayed(&config, 3, None);
-    // Of two ranks, each sends its half of the numbers and later the sums of that half.
     assert!(all.iter().all(|rank| rank.counts.sent_bytes == 3 * bytes));
 }
 
