@@ -32,7 +32,7 @@ pub(super) fn scatter(draft: &mut Draft) {
     }
 }
 
-/// Otherwise, each rank gets the sums of a whole step in its last micro-batch.
+/// Otherwise, each rank gets the sums of a whole step, or its share of them, in the last micro-batch.
 pub(super) fn reduce(draft: &mut Draft) {
     let program = &mut draft.program;
     if draft.config.ranks() == 1 || draft.config.shards_gradients() || !program.trains() {
@@ -44,9 +44,13 @@ pub(super) fn reduce(draft: &mut Draft) {
     for bucket in program.trained() {
         let scope = program.buckets[bucket].scope;
         let from = program.buckets[bucket].gradients.expect("added by differentiation");
-        let to = program.add_version(from);
-        let reduce = Action::Exchange { collective: Collective::AllReduce, from, to };
-        let reduce = Instruction::new(reduce, scope, Phase::Backward);
+        // A rank that updates its share gets the sums of that share, in place.
+        let (collective, numbers) = match program.share {
+            None => (Collective::AllReduce, from),
+            Some(share) => (Collective::ReduceScatter, program.share_of(from, share)),
+        };
+        let to = program.add_version(numbers);
+        let reduce = Instruction::new(Action::Exchange { collective, from, to }, scope, Phase::Backward);
         exchanges.push(Instruction { when: When::Last, ..reduce });
     }
     insert(program, at.expect("added by `build`"), exchanges);

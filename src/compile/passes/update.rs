@@ -207,11 +207,14 @@ fn global_norm(program: &mut Program, code: &mut Vec<Instruction>, scope: ScopeI
             Action::Launch { op: Op::GlobalNorm(op), inputs, outputs: vec![output], workspace: None };
         Instruction::new(action, scope, Phase::Update)
     };
-    let gradients = gradient_buckets(program);
+    let buckets: Vec<usize> = program.trained().collect();
+    let own = |bucket| {
+        own_part(program, bucket, program.buckets[bucket].gradients.expect("added by differentiation"))
+    };
+    let gradients: Vec<ValueId> = buckets.into_iter().map(own).collect();
     let scale = program.loss_scaling.map(|scaling| scaling.scale);
-    let inputs = gradients.iter().copied().chain(scale).collect();
-    let share = program.share.filter(|_| program.trained().any(|bucket| program.divides_gradients(bucket)));
-    match share {
+    let inputs = gradients.into_iter().chain(scale).collect();
+    match program.share {
         None => {
             let buckets = program.trained().map(|bucket| program.buckets[bucket].members.clone()).collect();
             code.push(launch(GlobalNorm { buckets, scaled: scale.is_some() }, inputs, norm));

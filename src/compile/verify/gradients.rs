@@ -135,7 +135,12 @@ pub(super) fn one_update(program: &Program) -> Result<(), Violation> {
                         format!("{} gathers what was not updated", at(program, section, instruction));
                     return broken(Invariant::OneGradient, detail);
                 }
-                Action::Exchange { collective: Collective::AllReduce, from, .. } => {
+                // In place, the numbers of other ranks' shares are no sums: nothing reads them.
+                Action::Exchange {
+                    collective: Collective::AllReduce | Collective::ReduceScatter,
+                    from,
+                    to,
+                } if program.storage(*from) == program.storage(*to) => {
                     let summed = &mut summed[program.storage(*from).index()];
                     if std::mem::replace(summed, true) || instruction.when != When::Last {
                         let detail = format!("{} sums a second time", at(program, section, instruction));
