@@ -3,7 +3,7 @@
 # tests/emulator.
 #
 #     bash tests/cuda.sh              every part
-#     bash tests/cuda.sh PART...      selected parts: registers, compile, emulator, device, kernels, engine, sweep
+#     bash tests/cuda.sh PART...      selected parts: registers, compile, emulator, device, kernels, engine, sweep, ranks
 #     bash tests/cuda.sh gate         the minimum for a change: see `gate` below
 #     bash tests/cuda.sh lock         updates src/device/cuda/registers.lock
 #
@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.."
 out=$PWD/target/emulated
 registers_lock=$PWD/src/device/cuda/registers.lock
 digest_file=tests/cuda.digest
-parts=(registers emulator device engine sweep kernels compile)
+parts=(registers emulator device engine sweep ranks kernels compile)
 
 # environment NAME REQUIREMENT: creates a Python environment with NVRTC, which needs neither a driver nor a card.
 environment() {
@@ -165,7 +165,7 @@ kernels() {
 }
 
 # Combinations of strategies, prediction against the ledger, out of memory, each missing event, PyTorch's reference
-# vectors. Excludes tests of ranks, which are on processors, and of large values; unless RUNNER_TEST_FULL=1 also the
+# vectors. Excludes tests of ranks, which have a part of their own, and of large values; unless RUNNER_TEST_FULL=1 also the
 # program tests that the CPU device covers: bytes and FLOPs, deterministic recomputation, losses with 16-bit storage, and
 # detection of wrong vectors.
 engine() {
@@ -181,6 +181,19 @@ engine() {
 sweep() {
     bash tests/emulator/build.sh "$out"
     run_alone 15 cuda '^(sweep|choices)::'
+}
+
+# Ranks on several emulated cards: exchanges with each queue delayed in turn, errors, the program, and the engine's tests
+# of training.
+ranks() {
+    bash tests/emulator/build.sh "$out"
+    export EMULATED_DEVICES=3
+    for delay in none compute copy communication all random:1 random:2; do
+        EMULATED_DELAY=$delay run_tests 1 cuda ranks::exchanges_are_exact
+    done
+    run_alone 11 cuda '^ranks::' '::exchanges_are_exact$'
+    RUNNER_TEST_DEVICE=cuda run_alone 7 execute '^tests::ranks::(ranks_train|ranks_that_divide_states_train|delays|a_step|ranks_send|ranks_with_other)'
+    unset EMULATED_DEVICES
 }
 
 # The digest of the CUDA device and its reference: kernels, launches, the CPU's kernels, operations, emulator, tests,
@@ -208,7 +221,7 @@ gate() {
     fi
     echo "The CUDA device differs from $digest_file: all tests"
     # The kernels last: NVRTC takes twice as long in a sanitized process, and the earlier parts fill its cache.
-    run_parts registers emulator device engine sweep kernels
+    run_parts registers emulator device engine sweep ranks kernels
     if [ "$current" != "$(digest)" ]; then
         echo "the CUDA device changed during the tests: run them again" >&2
         return 1

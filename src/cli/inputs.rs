@@ -11,9 +11,9 @@ use super::messages;
 use super::target;
 use super::torch;
 use base::units::Bytes;
-use device::{DetectError, Detected, DeviceChoice, Limits, Target};
+use device::{DetectError, Detected, DeviceChoice, DeviceKind, Limits, Target};
 use plan::{Experiment, Plan, PlannedRun, Point, Purpose};
-use spec::{Described, Framework, HostRates};
+use spec::{Described, Framework, HostRates, RunConfig};
 
 /// The experiments, and the command line's overrides.
 #[derive(Debug, clap::Args)]
@@ -152,6 +152,18 @@ impl InputArgs {
 }
 
 impl MachineArgs {
+    /// Skips the runs for whose ranks this machine lacks cards.
+    fn skip_without_cards(&self, experiment: &mut Experiment) {
+        for point in &mut experiment.points {
+            let ranks = point.config.as_ref().map_or(1, RunConfig::ranks);
+            if ranks > 1
+                && let Err(reason) = device::check_ranks(self.device.ordinal(), ranks)
+            {
+                point.config = Err(reason.to_string());
+            }
+        }
+    }
+
     pub(super) fn limits(&self) -> Limits {
         Limits { memory: self.memory, host_memory: self.host_memory }
     }
@@ -194,6 +206,9 @@ impl MachineArgs {
                 experiment.plan.framework = framework(&target, experiment.plan.framework)?;
                 if experiment.plan.framework == Framework::Pytorch {
                     torch::machine(&target, experiment.plan)?;
+                }
+                if purpose == Purpose::Train && target.kind == DeviceKind::Cuda {
+                    self.skip_without_cards(&mut experiment);
                 }
                 Ok(plan::plan(experiment, &target, purpose, &|config| data.digest(config))?)
             };

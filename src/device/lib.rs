@@ -29,7 +29,7 @@ pub use cpu::{LEAST_PRODUCT_WORKSPACE_PER_THREAD, OPERAND_ALIGNMENT};
 pub use cpu::{from_f32, to_f32};
 pub use cuda::{
     Card, CudaDevice, CudaStack, Found, Inventory, KernelCompiler, KernelReport, MissingLibrary,
-    OLDEST as OLDEST_CARD, RegistersLock, SourceReport, Unavailable, Version, equip, inventory,
+    OLDEST as OLDEST_CARD, RegistersLock, SourceReport, Unavailable, Version, check_ranks, equip, inventory,
     target as described_card,
 };
 pub use cuda::{emulate_delay, emulate_way};
@@ -38,7 +38,7 @@ pub use ledger::{Ledger, Peak, Phase, Position, Usage};
 pub use lent::HostSlice;
 pub use open::{DetectError, Detected, DeviceChoice, detect, find, open, open_card, open_rank};
 pub use probe::{ProbeError, ProbeReport, in_child as probe_in_child, this_program};
-pub use rank::Rank;
+pub use rank::{Rank, rank_environment};
 pub use rates::{Factors, Rates, measure as measure_rates, product as measure_product};
 pub use role::{ByRole, Role};
 pub use target::{ASSUMED_COMMUNICATOR, DeviceKind, Figures, Limits, Target};

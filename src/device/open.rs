@@ -138,14 +138,14 @@ pub fn open_card(target: &Target, ordinal: usize) -> Result<Box<dyn Device>, Dev
     }
 }
 
-/// Opens the device of a rank, which exchanges numbers with those of the group.
+/// Opens the device of a rank, which exchanges numbers with those of the group; the card with this ordinal.
 ///
 /// # Errors
-/// As `open`; `NoRanks` for a card.
-pub fn open_rank(target: &Target, group: RankGroup) -> Result<Box<dyn Device>, DeviceError> {
+/// As `open`; `Lost` if a rank does not arrive.
+pub fn open_rank(target: &Target, ordinal: usize, group: RankGroup) -> Result<Box<dyn Device>, DeviceError> {
     match target.kind {
         DeviceKind::Cpu => Ok(Box::new(CpuDevice::with(target.clone(), None, Some(group))?)),
-        DeviceKind::Cuda => Err(DeviceError::NoRanks),
+        DeviceKind::Cuda => Ok(Box::new(CudaDevice::of_rank(target.clone(), ordinal, group)?)),
     }
 }
 

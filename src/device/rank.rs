@@ -20,6 +20,13 @@ impl Rank {
     }
 }
 
+/// Variables for the process of a rank on a card, unless they are set: NCCL's sums are then the same bits each time, and
+/// it takes all of its memory when it starts.
+pub fn rank_environment() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let variables = [("NCCL_NVLS_ENABLE", "0"), ("NCCL_RUNTIME_CONNECT", "0")];
+    variables.into_iter().filter(|(name, _)| std::env::var_os(name).is_none())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

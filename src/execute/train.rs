@@ -69,7 +69,7 @@ pub(super) fn open(
     };
     let rank = run.config.rank(index);
     let group = RankGroup::join(memory, rank, patience).map_err(RunError::NoGroup)?;
-    Ok(device::open_rank(&run.target.of_rank(rank.of), group)?)
+    Ok(device::open_rank(&run.target.of_rank(rank.of), ordinal, group)?)
 }
 
 /// As [`run`], on an open device.
@@ -86,7 +86,7 @@ pub(super) fn run_on(
     reporter.send(&Message::Started { device: target.name.clone(), steps: run_schedule.steps });
     reporter.send(&Message::Phase { name: "choosing algorithms".to_owned() });
     let preparing = Instant::now();
-    let products = products::choose(folder, &program, device)?;
+    let products = products::choose(folder, &program, device, config.rank(target.rank))?;
     prime(device, &program, run_schedule)?;
     // Startup time excludes the timing of matmul algorithms (only the first run with a shape does it), priming (which
     // only the external reading needs) and compilation.
@@ -287,10 +287,9 @@ impl Trainer<'_> {
         measured.record_counts(&before, &after, steps);
         if self.rank.of > 1 {
             measured.sent_bytes = Some((after.sent_bytes - before.sent_bytes) / steps);
-            if let Some((took, hidden)) = engine.exchanges().map_err(Failure::from)? {
-                let timed = self.config.measure.steps as f64;
-                measured.exchange_ms = Some(milliseconds(took) / timed);
-                measured.exchange_hidden = hidden;
+            // With its own clock, the device records one more step only.
+            if !engine.has_clock() {
+                measured.record_exchanges(engine.exchanges().map_err(Failure::from)?, self.config.measure.steps);
             }
         }
         if let Some(scale) = loss_scale {
@@ -326,6 +325,9 @@ impl Trainer<'_> {
             Ok(ms) => {
                 outcome.measured.profiled_step_ms = ms;
                 outcome.measured.copies_hidden = trained.copies_hidden(&mut engine)?;
+                if engine.has_clock() && self.rank.of > 1 {
+                    outcome.measured.record_exchanges(engine.exchanges().map_err(Failure::from)?, 1);
+                }
             }
             Err(Stop::OutOfMemory(_) | Stop::Error(RunError::Refused { .. })) => {
                 outcome.set_no_timeline();

@@ -74,11 +74,6 @@ pub(super) fn skip_unsupported(experiment: &mut Experiment, target: &Target, pur
 
 /// Why the target's devices cannot train the model, although its memory can be planned.
 fn unsupported(config: &RunConfig, target: &Target) -> Option<String> {
-    if config.ranks() > 1 && target.kind == DeviceKind::Cuda {
-        return Some(
-            "this version exchanges gradients between ranks on processors only: use `--device cpu`, or parallel.data = 1; `plan` predicts their memory on a card".to_owned(),
-        );
-    }
     let has_experts = config.model.transformer().is_some_and(|model| model.experts.is_some());
     (has_experts && target.kind == DeviceKind::Cuda).then(|| {
         "this version trains mixtures of experts on the CPU only: use `--device cpu`; `plan` predicts their memory on a card".to_owned()

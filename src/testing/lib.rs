@@ -25,7 +25,9 @@ use base::units::Bytes;
 pub use cases::{combinations, full, random_cases, seed, tenth};
 use choice::{Choice, any_choice};
 use compile::{Program, RecomputePlan, Violation};
-use device::{CpuDevice, Delay, Device, DeviceKind, Target, emulate_delay, open as open_device};
+use device::{
+    CpuDevice, CudaDevice, Delay, Device, DeviceKind, RankGroup, Target, emulate_delay, open as open_device,
+};
 use graph::Graphs;
 use keys::{BATCH_SIZE, KEYS, OPTIMIZERS, UNSAID, Updates};
 /// Tests only train and predict verified programs.
@@ -83,6 +85,21 @@ pub fn delayed_device(target: Target, delay: Delay) -> Box<dyn Device> {
             let device = device(target);
             emulate_delay(None);
             device
+        }
+    }
+}
+
+/// The device of one of several ranks, each on a thread of its own; on CUDA, each with a card. All delay the same queue, if
+/// any.
+pub fn rank_device(target: Target, delay: Option<Delay>, group: RankGroup) -> Box<dyn Device> {
+    match target.kind {
+        DeviceKind::Cpu => {
+            Box::new(CpuDevice::with(target, delay, Some(group)).expect("threads can be started"))
+        }
+        DeviceKind::Cuda => {
+            emulate_delay(delay);
+            let card = group.rank().index;
+            Box::new(CudaDevice::of_rank(target, card, group).expect("there is a card for each rank"))
         }
     }
 }

@@ -3,6 +3,7 @@
 mod choices;
 mod device;
 mod kernels;
+mod ranks;
 mod states;
 mod sweep;
 #[path = "../program/test_folder/mod.rs"]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the emulated CUDA driver, with the kernels compiled in, cuBLASLt and NVRTC into a folder for LD_LIBRARY_PATH.
+# Builds the emulated CUDA driver, with the kernels compiled in, cuBLASLt, NCCL and NVRTC into a folder for LD_LIBRARY_PATH.
 # Usage: build.sh OUT_DIR [--sanitize]
 #   --sanitize  with AddressSanitizer and UndefinedBehaviorSanitizer; the last line of output is the value of LD_PRELOAD
 #               that programs then require.
@@ -67,6 +67,7 @@ list_sources() {
     echo "$here/arithmetic.cpp arithmetic ${unchecked[*]}"
     for source in "$here"/driver/*.cpp; do echo "$source driver_$(basename "$source" .cpp)"; done
     for source in "$here"/cublaslt/*.cpp; do echo "$source cublaslt_$(basename "$source" .cpp)"; done
+    for source in "$here"/nccl/*.cpp; do echo "$source nccl_$(basename "$source" .cpp)"; done
     echo "$here/nvrtc/nvrtc.cpp nvrtc"
     for source in "$kernels"/*.cu; do [ -e "$source" ] && echo "$source kernel_$(basename "$source" .cu)"; done
     true
@@ -88,6 +89,7 @@ library() {
 shopt -s nullglob
 library libcuda.so.1 "$out"/objects/arithmetic.o "$out"/objects/driver_*.o "$out"/objects/kernel_*.o
 library libcublasLt.so.13 "$out"/objects/arithmetic.o "$out"/objects/cublaslt_*.o -L"$out" -l:libcuda.so.1 -Wl,-rpath,'$ORIGIN'
+library libnccl.so.2 "$out"/objects/nccl_*.o -L"$out" -l:libcuda.so.1 -Wl,-rpath,'$ORIGIN'
 ln -sf libcublasLt.so.13 "$out/libcublasLt.so.12"
 # In a separate folder, so that it does not hide the real NVRTC.
 mkdir -p "$out/nvrtc"

@@ -47,7 +47,7 @@ pub(super) struct Library {
 
 /// Probes every device and measures the usable ones, each in a process of its own.
 pub(super) fn survey() -> Survey {
-    let Inventory { driver, cards, nvrtc, cublaslt } = device::inventory();
+    let Inventory { driver, cards, nvrtc, cublaslt, nccl } = device::inventory();
     let mut survey =
         Survey { devices: vec![processor()], libraries: Vec::new(), missing: Vec::new(), notes: Vec::new() };
     for card in &cards {
@@ -62,6 +62,10 @@ pub(super) fn survey() -> Survey {
     let all = [("driver (CUDA)", driver), ("NVRTC", nvrtc), ("cuBLASLt", cublaslt)];
     for (name, found) in all {
         survey.add(name, found);
+    }
+    // Only several cards need it.
+    if nccl.is_ok() || cards.len() > 1 {
+        survey.add("NCCL", nccl);
     }
     survey
 }

@@ -106,8 +106,8 @@ pub(super) struct Children {
     pub(super) memory: Option<SharedMemory>,
 }
 
-/// The commands of the children: this program, on the chosen card, each with its options. Ranks wait at most `stall` for
-/// each other.
+/// The commands of the children: this program, on the chosen card, ranks on it and the next ones, each with its options.
+/// Ranks wait at most `stall` for each other.
 pub(super) fn children(
     folder: &PrivateFolder,
     args: &Args,
@@ -121,11 +121,12 @@ pub(super) fn children(
         let mut command = device::this_program()?;
         command.args(["execute-run", "--folder"]).arg(folder.path());
         command.arg("--digests").arg(args.out.join(DIGESTS_FILE));
-        command.args(["--ordinal", &args.inputs.device().ordinal().to_string()]);
+        command.args(["--ordinal", &(args.inputs.device().ordinal() + rank).to_string()]);
         command.args(options(rank));
         if let Some(memory) = &memory {
             command.args(["--rank", &rank.to_string(), "--group"]).arg(memory.file());
             command.args(["--stall", &stall.as_millis().to_string()]);
+            command.envs(device::rank_environment());
         }
         Ok(command)
     };

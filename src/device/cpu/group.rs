@@ -151,6 +151,28 @@ impl RankGroup {
         self.meet()
     }
 
+    /// Replaces bytes by those of the first rank, each rank's of this length.
+    ///
+    /// # Errors
+    /// `Lost` if a rank does not arrive.
+    pub(crate) fn of_first(&mut self, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        assert!(bytes.len() <= CHUNK, "only a few bytes are passed on");
+        let slot = self.slot(0);
+        if self.rank.index == 0 {
+            // SAFETY: the rank's slot is its own until all have arrived.
+            unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), slot, bytes.len()) };
+        }
+        self.meet()?;
+        // SAFETY: written before the barrier, and not changed before the next.
+        unsafe { ptr::copy_nonoverlapping(slot, bytes.as_mut_ptr(), bytes.len()) };
+        self.meet()
+    }
+
+    /// How long it waits for the others.
+    pub(crate) fn patience(&self) -> Duration {
+        self.patience
+    }
+
     /// Exchanges numbers in memory.
     ///
     /// # Safety
@@ -399,6 +421,16 @@ mod tests {
             }
         });
         assert_eq!(found[0], expected);
+    }
+
+    #[test]
+    fn all_ranks_get_the_bytes_of_the_first() {
+        let found = on_ranks(3, |mut group| {
+            let mut bytes = [group.rank().index as u8 + 7; 128];
+            group.of_first(&mut bytes).unwrap();
+            bytes
+        });
+        assert_eq!(found, [[7; 128]; 3]);
     }
 
     #[test]

@@ -148,6 +148,12 @@ pub(super) struct Context {
     handle: sys::CUcontext,
 }
 
+/// The context for other threads.
+pub(super) struct SharedContext(pub(super) sys::CUcontext);
+
+// SAFETY: the driver's handles are of no thread, and the process retains the context until its end.
+unsafe impl Send for SharedContext {}
+
 impl Context {
     /// # Errors
     /// Another process uses the card exclusively, or uses all of its memory.
@@ -165,6 +171,10 @@ impl Context {
         // SAFETY: the context was just retained.
         check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(context.handle) })?;
         Ok(context)
+    }
+
+    pub(super) fn shared(&self) -> SharedContext {
+        SharedContext(self.handle)
     }
 
     /// The driver's counts of the card's free and total bytes. Other processes' memory is not free.

@@ -13,7 +13,8 @@ type SetWay = unsafe extern "C" fn(c_int, *const c_char, *const c_char) -> c_int
 pub fn emulate_delay(delay: Option<Delay>) {
     let word: &CStr = match delay {
         // The host queue runs inline and cannot be delayed.
-        None | Some(Delay::Host | Delay::Communication) => c"none",
+        None | Some(Delay::Host) => c"none",
+        Some(Delay::Communication) => c"communication",
         Some(Delay::Compute) => c"compute",
         Some(Delay::Copy) => c"copy",
     };

@@ -1,8 +1,9 @@
-//! Finds and loads the driver, NVRTC and cuBLASLt.
+//! Finds and loads the driver, NVRTC, cuBLASLt and NCCL.
 //!
 //! cudarc loads each library by its bare name, and panics if it is missing. So each is searched for here first: in the
 //! loader's path, then in the folders of CUDA toolkits and Python environments. A library found there is loaded by its
-//! path; the loader then resolves its bare name to the same library.
+//! path; the loader then resolves its bare name to the same library. NCCL is loaded by its bare name here: cudarc has other
+//! names for it.
 //!
 //! The libraries also load others by bare name, and not all of them search their own folder, as `readelf -d` shows for
 //! those on PyPI. NVRTC loads its builtins when it compiles: 13.5.37 has an RPATH of `$ORIGIN`, 12.9.86 a RUNPATH, and
@@ -13,6 +14,7 @@
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use super::unavailable::{MissingLibrary, Version};
 
@@ -22,6 +24,8 @@ pub(super) enum Library {
     Driver,
     Nvrtc,
     CublasLt,
+    /// Only for runs with several ranks.
+    Nccl,
 }
 
 /// The supported CUDA major versions, newest first.
@@ -33,6 +37,7 @@ impl Library {
             Library::Driver => "the CUDA driver",
             Library::Nvrtc => "NVRTC (the kernel compiler)",
             Library::CublasLt => "cuBLASLt (the matmul library)",
+            Library::Nccl => "NCCL (exchanges between ranks)",
         }
     }
 
@@ -43,6 +48,10 @@ impl Library {
             }
             Library::Nvrtc => "`pip install nvidia-cuda-nvrtc` or the CUDA toolkit provides it",
             Library::CublasLt => "`pip install nvidia-cublas` or the CUDA toolkit provides it",
+            Library::Nccl => {
+                "`pip install nvidia-nccl-cu13` provides it (nvidia-nccl-cu12 for a driver of CUDA 12); parallel.data = 1 \
+                 works without"
+            }
         }
     }
 
@@ -51,6 +60,7 @@ impl Library {
             Library::Driver => "libcuda.so",
             Library::Nvrtc => "libnvrtc.so",
             Library::CublasLt => "libcublasLt.so",
+            Library::Nccl => "libnccl.so",
         }
     }
 
@@ -58,6 +68,7 @@ impl Library {
     fn files(self, newest: u32) -> Vec<String> {
         match self {
             Library::Driver => vec![format!("{}.1", self.stem())],
+            Library::Nccl => vec![NCCL.to_owned()],
             _ => {
                 let majors = MAJORS.into_iter().filter(|major| *major <= newest);
                 majors.map(|major| format!("{}.{major}", self.stem())).collect()
@@ -73,6 +84,7 @@ impl Library {
                 Library::Driver => cudarc::driver::sys::is_culib_present(),
                 Library::Nvrtc => cudarc::nvrtc::sys::is_culib_present(),
                 Library::CublasLt => cudarc::cublaslt::sys::is_culib_present(),
+                Library::Nccl => loaded_nccl().is_some(),
             }
         }
     }
@@ -86,6 +98,24 @@ impl Library {
         });
         matching.next().map(Path::to_path_buf)
     }
+}
+
+/// The name of the library for every version of CUDA.
+const NCCL: &str = "libnccl.so.2";
+
+/// NCCL, if the loader finds it.
+fn loaded_nccl() -> Option<&'static libloading::Library> {
+    static LOADED: OnceLock<libloading::Library> = OnceLock::new();
+    if LOADED.get().is_none() {
+        // SAFETY: as in `is_present`.
+        let _ = LOADED.set(unsafe { libloading::Library::new(NCCL) }.ok()?);
+    }
+    LOADED.get()
+}
+
+/// NCCL, which is loaded.
+pub(super) fn nccl() -> &'static libloading::Library {
+    loaded_nccl().expect("NCCL is loaded before its first call")
 }
 
 /// Loads a library; if there are several, of a CUDA major version of at most `newest`.
@@ -114,7 +144,8 @@ pub(super) fn load(library: Library, newest: u32) -> Result<(), MissingLibrary> 
         searched.push(folder.to_string());
     }
     let driver = library == Library::Driver;
-    if let (false, Some(last)) = (driver || newest >= MAJORS[0], files.last_mut()) {
+    let has_majors = !driver && library != Library::Nccl;
+    if let (true, Some(last)) = (has_majors && newest < MAJORS[0], files.last_mut()) {
         last.push_str(" (the driver cannot use a newer one)");
     }
     Err(MissingLibrary {
@@ -311,5 +342,6 @@ mod tests {
         assert_eq!(Library::Nvrtc.files(12), ["libnvrtc.so.12"]);
         assert_eq!(Library::CublasLt.files(13), ["libcublasLt.so.13", "libcublasLt.so.12"]);
         assert_eq!(Library::Driver.files(0), ["libcuda.so.1"]);
+        assert_eq!(Library::Nccl.files(12), ["libnccl.so.2"]);
     }
 }

@@ -26,8 +26,9 @@ struct Allocation {
     is_segment: bool,
     /// Position in the compute queue at the allocation.
     allocated_at: SequenceNumber,
-    /// Position in the copy queue of the last use.
+    /// Positions of the last uses in the copy queue and in the communication queue.
     last_copy: SequenceNumber,
+    last_exchange: SequenceNumber,
 }
 
 /// All buffers of a device. Dropped before its context.
@@ -87,7 +88,7 @@ impl DeviceMemory {
             if failed.is_out_of_memory() { DeviceError::OutOfMemory { pool, bytes } } else { failed.into() }
         })?;
         let allocated_at = if pool == Pool::Device { queues.order.advance(Queue::Compute) } else { 0 };
-        Ok(self.add(Allocation { pool, address, bytes, is_segment: false, allocated_at, last_copy: 0 }))
+        Ok(self.add(Allocation { pool, address, bytes, is_segment: false, allocated_at, last_copy: 0, last_exchange: 0 }))
     }
 
     /// Allocates card memory outside the pool, as PyTorch's allocator does: pools round reservations up and may leave
@@ -113,7 +114,7 @@ impl DeviceMemory {
             false => failed.into(),
         })?;
         let pool = Pool::Device;
-        Ok(self.add(Allocation { pool, address, bytes, is_segment: true, allocated_at: 0, last_copy: 0 }))
+        Ok(self.add(Allocation { pool, address, bytes, is_segment: true, allocated_at: 0, last_copy: 0, last_exchange: 0 }))
     }
 
     fn allocate_pageable(&mut self, bytes: u64) -> Result<Buffer, DeviceError> {
@@ -127,6 +128,7 @@ impl DeviceMemory {
             is_segment: false,
             allocated_at: 0,
             last_copy: 0,
+            last_exchange: 0,
         }))
     }
 
@@ -141,6 +143,7 @@ impl DeviceMemory {
             is_segment: false,
             allocated_at: 0,
             last_copy: 0,
+            last_exchange: 0,
         });
         self.reservations.insert(buffer, reservation);
         Ok(buffer)
@@ -155,7 +158,7 @@ impl DeviceMemory {
         })
     }
 
-    /// Unmaps the memory of a part. Both queues are idle.
+    /// Unmaps the memory of a part. The queues are idle.
     pub(super) fn decommit(&mut self, part: Region) -> Result<(), DeviceError> {
         let pages = part.offset..part.offset + part.bytes;
         Ok(self.reservation(part)?.decommit(pages)?)
@@ -174,7 +177,7 @@ impl DeviceMemory {
         buffer
     }
 
-    /// Frees a buffer once the queued work that uses it is done. A reservation may be freed only when both queues are
+    /// Frees a buffer once the queued work that uses it is done. A reservation may be freed only when the queues are
     /// idle.
     pub(super) fn free(&mut self, buffer: Buffer, queues: &mut Queues) -> Result<(), DeviceError> {
         let allocation = *self.buffers.get(&buffer).ok_or(DeviceError::NoSuchBuffer { buffer })?;
@@ -187,7 +190,8 @@ impl DeviceMemory {
                 check("cuMemFree", unsafe { sys::cuMemFree_v2(allocation.address) })?;
             }
             Pool::Device => {
-                queues.follow(Queue::Compute, allocation.last_copy)?;
+                queues.follow(Queue::Compute, Queue::Copy, allocation.last_copy)?;
+                queues.follow(Queue::Compute, Queue::Communication, allocation.last_exchange)?;
                 let stream = queues.stream(Queue::Compute);
                 // SAFETY: allocated once, freed once; the stream waits for all uses of the memory.
                 let status = unsafe { sys::cuMemFreeAsync(allocation.address, stream) };
@@ -239,12 +243,24 @@ impl DeviceMemory {
     /// Makes the copy queue wait for a buffer's allocation, and records the use.
     pub(super) fn prepare_copy(&mut self, buffer: Buffer, queues: &mut Queues) -> Result<(), DeviceError> {
         let allocation = self.buffers.get_mut(&buffer).ok_or(DeviceError::NoSuchBuffer { buffer })?;
-        queues.follow(Queue::Copy, allocation.allocated_at)?;
+        queues.follow(Queue::Copy, Queue::Compute, allocation.allocated_at)?;
         allocation.last_copy = queues.order.advance(Queue::Copy);
         Ok(())
     }
 
-    /// Returns freed host memory to the system. Both queues are idle.
+    /// The same for the communication queue.
+    pub(super) fn prepare_exchange(
+        &mut self,
+        buffer: Buffer,
+        queues: &mut Queues,
+    ) -> Result<(), DeviceError> {
+        let allocation = self.buffers.get_mut(&buffer).ok_or(DeviceError::NoSuchBuffer { buffer })?;
+        queues.follow(Queue::Communication, Queue::Compute, allocation.allocated_at)?;
+        allocation.last_exchange = queues.order.advance(Queue::Communication);
+        Ok(())
+    }
+
+    /// Returns freed host memory to the system. The queues are idle.
     pub(super) fn release_retired(&mut self) -> Result<(), CallError> {
         while let Some(index) = self.retired.iter().position(|&address| !self.is_lent(address)) {
             let address = self.retired.swap_remove(index);
@@ -258,13 +274,13 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Returns the pool's unused memory to the system. Both queues are idle.
+    /// Returns the pool's unused memory to the system. The queues are idle.
     pub(super) fn trim(&mut self) -> Result<(), CallError> {
         // SAFETY: the pool is live.
         check("cuMemPoolTrimTo", unsafe { sys::cuMemPoolTrimTo(self.pool, 0) })
     }
 
-    /// Starts an external reading relative to the current counters. Both queues are idle.
+    /// Starts an external reading relative to the current counters. The queues are idle.
     pub(super) fn begin_external_reading(
         &mut self,
         context: &Context,

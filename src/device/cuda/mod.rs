@@ -1,6 +1,6 @@
-//! An NVIDIA card, through its driver, NVRTC and cuBLASLt, each loaded at its first use.
+//! An NVIDIA card, through its driver, NVRTC, cuBLASLt and, for several ranks, NCCL, each loaded at its first use.
 //!
-//! The compute and copy queues are streams; the host queue runs inline. Device memory is allocated and freed in compute
+//! The compute, copy and communication queues are streams; the host queue runs inline. Device memory is allocated and freed in compute
 //! queue order. Only `synchronize`, `read`, `write` and the host queue wait for the card.
 
 // Calls into C libraries: each states why it is sound.
@@ -10,11 +10,13 @@ mod autotune;
 mod cache;
 mod calls;
 mod clock;
+mod communicator;
 mod compiler;
 mod cubin;
 mod driver;
 mod emulated;
 mod errors;
+mod exchanges;
 mod graphs;
 mod launcher;
 mod launches;
@@ -39,7 +41,9 @@ use self::autotune::Environment;
 use self::cache::Cache;
 use self::calls::driver as sys;
 use self::clock::Clock;
+use self::communicator::Communicator;
 use self::driver::{Context, check as checked};
+use self::exchanges::Exchanges;
 use self::graphs::Graphs;
 use self::launcher::{Launcher, Operand};
 use self::matmul::MatmulPlans;
@@ -51,15 +55,16 @@ use super::choice::ALIGNMENT;
 use super::cpu::HostProcessor;
 use super::target::HOST_THREADS;
 use super::{
-    Buffer, CapturedGraph, Choice, Device, DeviceError, DriverReading, Event, HostSlice, Pool, Queue, Region,
-    Target, Tensor, Work,
+    Buffer, CapturedGraph, Choice, Collective, Device, DeviceError, DriverReading, Event, HostSlice, Pool,
+    Queue, RankGroup, Region, Target, Tensor, Work,
 };
-use ops::Op;
+use base::units::Bytes;
+use ops::{DType, Op, TensorType, TypeError};
 
 pub use self::driver::Card;
 pub use self::emulated::{emulate_delay, emulate_way};
 pub use self::lock::RegistersLock;
-pub use self::probe::{CudaStack, Found, Inventory, OLDEST, equip, inventory, target};
+pub use self::probe::{CudaStack, Found, Inventory, OLDEST, check_ranks, equip, inventory, target};
 pub use self::report::{KernelCompiler, KernelReport, SourceReport};
 pub use self::unavailable::{MissingLibrary, Unavailable, Version};
 
@@ -117,6 +122,46 @@ impl CudaDevice {
         })
     }
 
+    /// The same for a rank, which exchanges numbers with those of the group, each on a card of its own.
+    ///
+    /// # Errors
+    /// As `new`; `Lost` if a rank does not arrive.
+    pub fn of_rank(
+        target: Target,
+        ordinal: usize,
+        mut group: RankGroup,
+    ) -> Result<CudaDevice, DeviceError> {
+        let version = communicator::load()?;
+        let mut device = CudaDevice::new(target, ordinal)?;
+        let (before, _) = device.context.free_and_total()?;
+        let communicator = Communicator::new(&mut group, &device.context)?;
+        device.queues.exchanges = Some(Exchanges::new(communicator, group)?);
+        device.exchange_once()?;
+        device.memory.trim()?;
+        let taken = before.saturating_sub(device.context.free_and_total()?.0);
+        device.notes.push(format!("NCCL {version} takes {} of cuda:{ordinal}", Bytes(taken)));
+        Ok(device)
+    }
+
+    /// Exchanges each type in each way: from then on, the library has the memory that it needs.
+    fn exchange_once(&mut self) -> Result<(), DeviceError> {
+        let Some(rank) = self.queues.exchanges.as_ref().map(Exchanges::rank) else { return Ok(()) };
+        let (index, ranks) = (rank.index, rank.of);
+        let elements = ALIGNMENT as usize;
+        let buffer = self.allocate(Pool::Device, ranks as u64 * DType::F32.bytes_of(elements))?;
+        let tensor = |dtype, elements| Tensor { buffer, offset: 0, ty: TensorType::new(dtype, &[elements]) };
+        for dtype in [DType::F32, DType::BF16, DType::F16] {
+            let (share, whole) = (tensor(dtype, elements), tensor(dtype, ranks * elements));
+            let own = Tensor { offset: index as u64 * share.ty.bytes(), ..share };
+            self.exchange(Collective::AllReduce, whole, whole)?;
+            self.exchange(Collective::ReduceScatter, whole, own)?;
+            self.exchange(Collective::AllGather, own, whole)?;
+        }
+        self.synchronize()?;
+        self.free(buffer)?;
+        self.exchanged().map(drop)
+    }
+
     /// Fills host memory with copies of the pattern: the driver's asynchronous memset works on card memory only.
     fn poison_host(&mut self, address: u64, bytes: usize) -> Result<(), DeviceError> {
         let region = |buffer| Region { buffer, offset: 0, bytes: POISON_PIECE as u64 };
@@ -161,6 +206,11 @@ impl CudaDevice {
         Ok(())
     }
 
+    /// Waits for what may wait for other ranks, as the driver's own waits would without end.
+    fn wait_for_ranks(&mut self) -> Result<(), DeviceError> {
+        if self.queues.exchanges.is_some() { self.queues.synchronize() } else { Ok(()) }
+    }
+
     fn operands(&self, tensors: &[Tensor]) -> Result<Vec<Operand>, DeviceError> {
         let operand = |tensor: &Tensor| {
             let (address, _) = self.memory.find(tensor.region())?;
@@ -181,8 +231,8 @@ impl Device for CudaDevice {
 
     fn choose(&mut self, work: &[Work], stored: &[Choice]) -> Result<(), DeviceError> {
         let selected = autotune::select(self, work, stored);
-        if self.notes.is_empty() {
-            self.notes.extend(self.cache.warning().map(str::to_owned));
+        if let Some(warning) = self.cache.warning().filter(|warning| !self.notes.iter().any(|note| note == warning)) {
+            self.notes.push(warning.to_owned());
         }
         selected
     }
@@ -277,6 +327,40 @@ impl Device for CudaDevice {
         launches::run(op, &inputs, &outputs, workspace, &mut launcher)
     }
 
+    fn exchange(&mut self, collective: Collective, from: Tensor, to: Tensor) -> Result<(), DeviceError> {
+        if self.queues.exchanges.is_none() {
+            return Err(DeviceError::NoRanks);
+        }
+        let ((source, source_pool), (sink, sink_pool)) =
+            (self.memory.find(from.region())?, self.memory.find(to.region())?);
+        if [source_pool, sink_pool] != [Pool::Device; 2] {
+            let problem = "exchanges card memory only".to_owned();
+            return Err(TypeError { operation: collective.name(), problem }.into());
+        }
+        self.memory.prepare_exchange(from.buffer, &mut self.queues)?;
+        self.memory.prepare_exchange(to.buffer, &mut self.queues)?;
+        let share = if to.ty.bytes() < from.ty.bytes() { to.ty } else { from.ty };
+        let exchanges = self.queues.exchanges.as_mut().ok_or(DeviceError::NoRanks)?;
+        // SAFETY: both regions lie within their buffers, which are freed only after this exchange.
+        unsafe { exchanges.enqueue(collective, share, [source, sink]) }
+    }
+
+    fn sum_over_ranks(&mut self, numbers: &mut [f64]) -> Result<(), DeviceError> {
+        if self.queues.exchanges.is_none() {
+            return Ok(());
+        }
+        self.queues.synchronize()?;
+        self.queues.exchanges.as_mut().map_or(Ok(()), |exchanges| exchanges.sum(numbers))
+    }
+
+    fn exchanged(&mut self) -> Result<Option<Duration>, DeviceError> {
+        if self.queues.exchanges.is_none() {
+            return Ok(None);
+        }
+        self.queues.synchronize()?;
+        Ok(self.queues.exchanges.as_mut().map(Exchanges::take_time))
+    }
+
     fn lend(&mut self, region: Region) -> Result<HostSlice, DeviceError> {
         self.memory.lend(region)
     }
@@ -287,7 +371,7 @@ impl Device for CudaDevice {
 
     /// Waiting for an event that was never recorded returns at once.
     fn wait(&mut self, queue: Queue, event: Event) -> Result<(), DeviceError> {
-        Ok(self.queues.wait(queue, event)?)
+        self.queues.wait(queue, event)
     }
 
     fn begin_capture(&mut self) -> Result<(), DeviceError> {
@@ -311,10 +395,12 @@ impl Device for CudaDevice {
     }
 
     fn laps(&mut self) -> Result<Vec<Duration>, DeviceError> {
+        self.wait_for_ranks()?;
         Ok(self.clock.laps()?)
     }
 
     fn copied(&mut self) -> Result<Option<Duration>, DeviceError> {
+        self.wait_for_ranks()?;
         let laps = self.copy_clock.get_or_insert_default().laps()?;
         // Every second lap is the gap between two copies.
         Ok(Some(laps.into_iter().step_by(2).sum()))
@@ -353,7 +439,7 @@ impl Device for CudaDevice {
                     sys::cuMemcpyHtoDAsync_v2(address, source, count, stream)
                 })?;
                 // The driver's synchronous copy would return before the card has received all bytes.
-                Ok(self.queues.synchronize()?)
+                self.queues.synchronize()
             }
             Pool::Host | Pool::Pinned => {
                 // SAFETY: the region lies within its buffer, which has a host address, and nothing else uses it after
@@ -376,7 +462,7 @@ impl Device for CudaDevice {
                 checked("cuMemcpyDtoHAsync", unsafe {
                     sys::cuMemcpyDtoHAsync_v2(sink, address, count, stream)
                 })?;
-                Ok(self.queues.synchronize()?)
+                self.queues.synchronize()
             }
             Pool::Host | Pool::Pinned => {
                 // SAFETY: the region lies within its buffer, which has a host address, and nothing else uses it after
@@ -401,6 +487,10 @@ impl Device for CudaDevice {
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
+        // Other ranks may never come to what still runs: after an error, nothing waits for them.
+        if let Some(exchanges) = &mut self.queues.exchanges {
+            exchanges.abandon();
+        }
         // Memory must not be freed while queued work uses it. A lost device has no queued work.
         let _ = self.queues.synchronize();
     }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::calls::cublaslt as lt;
+use super::communicator;
 use super::compiler::Compiler;
 use super::driver::{self, Card};
 use super::errors::CallError;
@@ -58,6 +59,25 @@ pub fn equip(ordinal: usize) -> Result<CudaStack, Unavailable> {
         return Err(Unavailable::UnknownCard { card: card.label(), capability, nvrtc });
     };
     Ok(CudaStack { card, driver, compiler, cublaslt: cublaslt.full_version(), architecture })
+}
+
+/// Whether this machine has a card for each of several ranks, from the one with this ordinal on, all of one kind, and the
+/// library for exchanges. Creates no context.
+///
+/// # Errors
+/// The first missing or unsuitable component.
+pub fn check_ranks(ordinal: usize, ranks: usize) -> Result<(), Unavailable> {
+    let driver = driver::initialise()?;
+    let cards = driver::cards(driver)?;
+    let Some(own) = cards.get(ordinal..ordinal.saturating_add(ranks)) else {
+        let found = cards.iter().map(Card::label).collect();
+        return Err(Unavailable::TooFewCards { ranks, first: ordinal, found });
+    };
+    let kind = |card: &Card| (card.name.clone(), card.capability);
+    if own.iter().any(|card| kind(card) != kind(&own[0])) {
+        return Err(Unavailable::MixedCards { ranks, found: own.iter().map(Card::label).collect() });
+    }
+    communicator::load().map(drop)
 }
 
 /// Checks that a library's CUDA major version is not newer than the driver's.
@@ -137,6 +157,8 @@ pub struct Inventory {
     pub cards: Vec<Card>,
     pub nvrtc: Result<Found, Unavailable>,
     pub cublaslt: Result<Found, Unavailable>,
+    /// Only runs with several ranks need it.
+    pub nccl: Result<Found, Unavailable>,
 }
 
 /// Detects all components, and continues if one is missing. Creates no context.
@@ -160,5 +182,6 @@ pub fn inventory() -> Inventory {
             Ok(found(compiler.version, Library::Nvrtc))
         }),
         cublaslt: CublasLt::load(newest).map(|library| found(library.version(), Library::CublasLt)),
+        nccl: communicator::load().map(|version| found(version, Library::Nccl)),
     }
 }

@@ -7,8 +7,9 @@ use super::calls::driver::{
 };
 use super::driver::check;
 use super::errors::CallError;
-use super::queue_order::{QueueOrder, SequenceNumber, other};
-use crate::{Event, Queue};
+use super::exchanges::{Exchanges, is_idle, is_reached};
+use super::queue_order::{QueueOrder, SequenceNumber};
+use crate::{DeviceError, Event, Queue};
 
 /// Streams and events of a context. Dropped before it.
 pub(super) struct Queues {
@@ -20,6 +21,8 @@ pub(super) struct Queues {
     /// one event suffices.
     internal_event: sys::CUevent,
     pub(super) order: QueueOrder,
+    /// The communication queue, if there are other ranks.
+    pub(super) exchanges: Option<Exchanges>,
 }
 
 impl Queues {
@@ -31,6 +34,7 @@ impl Queues {
             host_events: HashSet::new(),
             internal_event: std::ptr::null_mut(),
             order: QueueOrder::default(),
+            exchanges: None,
         };
         for _ in Queue::OF_DEVICE {
             let mut stream = std::ptr::null_mut();
@@ -46,7 +50,12 @@ impl Queues {
 
     /// The stream of one of the card's queues.
     pub(super) fn stream(&self, queue: Queue) -> sys::CUstream {
-        self.streams[queue as usize]
+        match queue {
+            Queue::Communication => {
+                self.exchanges.as_ref().expect("programs exchange nothing without ranks").stream
+            }
+            queue => self.streams[queue as usize],
+        }
     }
 
     pub(super) fn record(&mut self, queue: Queue, event: Event) -> Result<(), CallError> {
@@ -69,34 +78,52 @@ impl Queues {
     }
 
     /// Waiting for an event that was never recorded returns at once.
-    pub(super) fn wait(&mut self, queue: Queue, event: Event) -> Result<(), CallError> {
+    pub(super) fn wait(&mut self, queue: Queue, event: Event) -> Result<(), DeviceError> {
         let Some(&handle) = self.events.get(&event).filter(|_| !self.host_events.contains(&event)) else {
             return Ok(());
         };
         if queue == Queue::Host {
+            if let Some(exchanges) = &mut self.exchanges {
+                exchanges.wait_until(|| is_reached(handle))?;
+            }
             // SAFETY: the event is live.
-            return check("cuEventSynchronize", unsafe { sys::cuEventSynchronize(handle) });
+            return Ok(check("cuEventSynchronize", unsafe { sys::cuEventSynchronize(handle) })?);
         }
         wait(handle, self.stream(queue))?;
         self.order.wait(queue, event);
         Ok(())
     }
 
-    /// Makes a queue wait for a position of the other queue, unless it already does.
-    pub(super) fn follow(&mut self, queue: Queue, position: SequenceNumber) -> Result<(), CallError> {
-        if self.order.could_overtake(queue, position) {
-            record(self.internal_event, self.stream(other(queue)))?;
+    /// Makes a queue wait for a position of another queue, unless it already does.
+    pub(super) fn follow(
+        &mut self,
+        queue: Queue,
+        other: Queue,
+        position: SequenceNumber,
+    ) -> Result<(), CallError> {
+        if self.order.could_overtake(queue, other, position) {
+            record(self.internal_event, self.stream(other))?;
             wait(self.internal_event, self.stream(queue))?;
-            self.order.mark_joined(queue);
+            self.order.mark_joined(queue, other);
         }
         Ok(())
     }
 
     /// Waits for all work on all streams.
-    pub(super) fn synchronize(&mut self) -> Result<(), CallError> {
-        for stream in &self.streams {
+    ///
+    /// # Errors
+    /// `Lost` if another rank does not arrive; the driver fails.
+    pub(super) fn synchronize(&mut self) -> Result<(), DeviceError> {
+        let exchanging = self.exchanges.as_ref().map(|exchanges| exchanges.stream);
+        for stream in self.streams.iter().copied().chain(exchanging) {
+            if let Some(exchanges) = &mut self.exchanges {
+                exchanges.wait_until(|| is_idle(stream))?;
+            }
             // SAFETY: the stream is live.
-            check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(*stream) })?;
+            check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(stream) })?;
+        }
+        if let Some(exchanges) = &mut self.exchanges {
+            exchanges.watch()?;
         }
         self.order.mark_idle();
         Ok(())
@@ -105,6 +132,7 @@ impl Queues {
 
 impl Drop for Queues {
     fn drop(&mut self) {
+        self.exchanges = None;
         let events =
             self.events.values().copied().chain([self.internal_event]).filter(|event| !event.is_null());
         for event in events {

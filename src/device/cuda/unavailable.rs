@@ -16,6 +16,15 @@ pub enum Unavailable {
     #[error("there is no cuda:{asked}; there are: {}", .found.join(", "))]
     NoSuchDevice { asked: usize, found: Vec<String> },
     #[error(
+        "parallel.data = {ranks} needs {ranks} cards from cuda:{first} on; there {} {}: {}; use parallel.data = {}, or \
+         `--device cpu`",
+        if .found.len() == 1 { "is" } else { "are" }, .found.len(), .found.join(", "),
+        .found.len().saturating_sub(*first).max(1)
+    )]
+    TooFewCards { ranks: usize, first: usize, found: Vec<String> },
+    #[error("the {ranks} ranks of parallel.data need cards of one kind; there are: {}", .found.join(", "))]
+    MixedCards { ranks: usize, found: Vec<String> },
+    #[error(
         "the driver is too old: it supports CUDA {found}, {by} needs {needed} or newer; update the driver"
     )]
     OldDriver { found: Version, needed: Version, by: String },
@@ -58,6 +67,7 @@ fn library(call: &str) -> &'static str {
     match call {
         call if call.starts_with("nvrtc") => "NVRTC",
         call if call.starts_with("cublasLt") => "cuBLASLt",
+        call if call.starts_with("nccl") => "NCCL",
         _ => "the CUDA driver",
     }
 }

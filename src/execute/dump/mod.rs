@@ -103,7 +103,8 @@ pub fn dump(
     let mut device = open(&run, ordinal, rank)?;
     let steps = RunSchedule::of(&run.config).steps;
     reporter.send(&Message::Started { device: run.target.name.clone(), steps });
-    let products = products::choose(folder, &run.program, device.as_mut())?;
+    let own = run.config.rank(run.target.rank);
+    let products = products::choose(folder, &run.program, device.as_mut(), own)?;
     let mut outcome = Outcome::default();
     if let Some(products) = products {
         outcome.measured.record_products(products);

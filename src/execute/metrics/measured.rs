@@ -1,5 +1,7 @@
 //! The outcome of a run: how it ended, and the measured figures.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::counts::Counts;
@@ -189,7 +191,8 @@ documented! {
         /// Bytes that a rank sends to others in one step, in rings: in an all-reduce among n, 2 (n - 1) / n of the numbers, in
         /// an all-gather half of that.
         pub sent_bytes: Option<u64>,
-        /// Time of the exchanges of one timed step, with the wait for the last rank; without that of the loss.
+        /// Time of the exchanges of one timed step, on a card of the profiled step, with the wait for the last rank; without
+        /// that of the loss.
         pub exchange_ms: Option<f64>,
         /// The share of that time that computation did not wait for.
         pub exchange_hidden: Option<f64>,
@@ -335,6 +338,14 @@ impl Measured {
         self.hardware_flops = per_step(|counts| counts.flops);
         self.leaked_bytes = per_step(|counts| counts.leaked_bytes);
         self.micro_batches = per_step(|counts| counts.micro_batches);
+    }
+
+    /// Exchanges during a number of steps, if the device times them: their duration, and the share that nothing waited for.
+    pub(crate) fn record_exchanges(&mut self, exchanges: Option<(Duration, Option<f64>)>, steps: usize) {
+        if let Some((took, hidden)) = exchanges {
+            self.exchange_ms = Some(took.as_secs_f64() * 1e3 / steps as f64);
+            self.exchange_hidden = hidden;
+        }
     }
 
     pub(crate) fn record_products(&mut self, sources: MatmulAlgorithmSources) {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::error::{RunError, cannot_write};
 use compile::Program;
-use device::{Choice, Device, Pool, Source, Work};
+use device::{Choice, Device, Pool, Rank, Source, Work};
 
 /// The file in a run's folder with a line for each matmul shape. If it exists beforehand, the run uses its algorithms:
 /// a repeat is then bitwise equal, independent of the cache.
@@ -21,8 +21,8 @@ pub(crate) struct MatmulAlgorithmSources {
     pub(crate) untimed: u64,
 }
 
-/// Lets the device choose algorithms for a program, and writes and logs the choices. `None` if the device has no
-/// choice.
+/// Lets the device choose algorithms for a program, and writes and logs the choices. Of several ranks, the first chooses,
+/// and the others take its choices: they must end with equal parameters. `None` if the device has no choice.
 ///
 /// # Errors
 /// A file that cannot be read or written, stored choices that the device cannot use, or a device that fails.
@@ -30,6 +30,25 @@ pub(crate) fn choose(
     folder: &Path,
     program: &Program,
     device: &mut dyn Device,
+    rank: Rank,
+) -> Result<Option<MatmulAlgorithmSources>, RunError> {
+    let is_first = rank.index == 0;
+    // Ranks meet where they sum no numbers.
+    if !is_first {
+        device.sum_over_ranks(&mut [])?;
+    }
+    let chosen = choose_alone(folder, program, device, is_first)?;
+    if is_first && rank.of > 1 {
+        device.sum_over_ranks(&mut [])?;
+    }
+    Ok(chosen)
+}
+
+fn choose_alone(
+    folder: &Path,
+    program: &Program,
+    device: &mut dyn Device,
+    writes: bool,
 ) -> Result<Option<MatmulAlgorithmSources>, RunError> {
     let file = folder.join(PRODUCTS_FILE);
     let work: Vec<Work> = program.work().into_iter().filter(|work| work.home == Pool::Device).collect();
@@ -42,7 +61,9 @@ pub(crate) fn choose(
     if choices.is_empty() {
         return Ok(None);
     }
-    write(&file, &choices).map_err(|error| cannot_write(&file, error))?;
+    if writes {
+        write(&file, &choices).map_err(|error| cannot_write(&file, error))?;
+    }
     let mut products = MatmulAlgorithmSources::default();
     for choice in &choices {
         let _ = writeln!(io::stderr(), "{choice}");

@@ -9,9 +9,7 @@ use crate::engine::{Engine, StepReport};
 use crate::metrics::Counts;
 use compile::{Action, Bucket, Program, When};
 use data::{Batch, Order, TrainingStep, seeds};
-use device::{
-    Collective, CpuDevice, Delay, DeviceKind, Pool, Rank, RankGroup, Role, SharedMemory, Target, to_f32,
-};
+use device::{Collective, CpuDevice, Delay, Device, Pool, Rank, RankGroup, Role, SharedMemory, Target, to_f32};
 use memory::{Evaluations, Failure, RunSchedule, predict};
 use ops::{DType, Member, ValueId};
 use plan::Compiler;
@@ -19,11 +17,17 @@ use spec::*;
 use testing::compile;
 use testing::keys::Updates;
 
-const STEPS: usize = 20;
+/// Emulated cards are slow.
+fn steps() -> usize {
+    if testing::on_cuda() { 4 } else { 20 }
+}
 
-/// Ranks exchange gradients on processors only.
+fn most_ranks() -> usize {
+    if testing::on_cuda() { 2 } else { 4 }
+}
+
 fn target(rank: usize) -> Target {
-    Target { rank, kind: DeviceKind::Cpu, ..testing::target() }
+    Target { rank, ..testing::target() }
 }
 
 /// The trace of ranks, which is the same on all. Each one's memory is as predicted.
@@ -31,9 +35,15 @@ pub(super) fn trace(config: &RunConfig, target: &Target) -> Trace {
     let traces = on_ranks(config, |index, group| {
         let target = Target { rank: index, ..target.clone() };
         let program = compile(config, &target).unwrap();
-        let mut device = CpuDevice::with(target.of_rank(config.ranks()), None, Some(group)).unwrap();
+        let target_of_rank = target.of_rank(config.ranks());
+        // Where there are too few cards, processors take their place.
+        let mut device: Box<dyn Device> =
+            match testing::on_cuda() && device::check_ranks(0, config.ranks()).is_err() {
+                true => Box::new(CpuDevice::with(target_of_rank, None, Some(group)).unwrap()),
+                false => testing::rank_device(target_of_rank, None, group),
+            };
         let batch = |step: usize, samples: usize| share(config, (step, samples), config.rank(index));
-        super::train_on(config, &program, &mut device, &batch).unwrap()
+        super::train_on(config, &program, device.as_mut(), &batch).unwrap()
     });
     assert!(traces.iter().all(|trace| *trace == traces[0]), "{:?}", config.strategy);
     traces.into_iter().next().unwrap()
@@ -89,10 +99,10 @@ fn share(config: &RunConfig, (step, samples): (usize, usize), rank: Rank) -> Bat
     share
 }
 
-fn run_rank(config: &RunConfig, mut device: CpuDevice, target: &Target, steps: usize) -> Trained {
+fn run_rank(config: &RunConfig, mut device: Box<dyn Device>, target: &Target, steps: usize) -> Trained {
     let rank = config.rank(target.rank);
     let program = compile(config, target).unwrap();
-    let mut engine = Engine::new(&program, &mut device, true).unwrap();
+    let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
     engine.start().unwrap();
     super::hold(&mut engine, config).unwrap();
     let mut trained = Trained {
@@ -151,13 +161,13 @@ fn parameters(all: &[Trained]) -> Vec<Vec<f32>> {
 /// All ranks of a run, the first first.
 fn run_delayed(config: &RunConfig, steps: usize, delay: Option<Delay>) -> Vec<Trained> {
     on_ranks(config, |index, group| {
-        let device = CpuDevice::with(target(index), delay, Some(group)).unwrap();
+        let device = testing::rank_device(target(index), delay, group);
         run_rank(config, device, &target(index), steps)
     })
 }
 
 fn run(config: &RunConfig) -> Vec<Trained> {
-    run_delayed(config, STEPS, None)
+    run_delayed(config, steps(), None)
 }
 
 fn with_ranks(config: &RunConfig, ranks: usize) -> RunConfig {
@@ -180,7 +190,7 @@ fn assert_trains_as_one(name: &str, config: &RunConfig, tolerance: f64) {
     let alone = run(&with_ranks(config, 1));
     let expected = parameters(&alone);
     let [alone] = <[Trained; 1]>::try_from(alone).ok().unwrap();
-    for ranks in 2..=4 {
+    for ranks in 2..=most_ranks() {
         let all = run(&with_ranks(config, ranks));
         assert!(all.iter().all(|rank| rank.digests == all[0].digests), "{name}: {ranks} ranks differ");
         assert!(all.iter().all(|rank| rank.losses().eq(all[0].losses())), "{name}: {ranks} ranks");
@@ -382,8 +392,8 @@ fn a_step_is_skipped_on_all_ranks() {
         on_ranks(&config, |index, group| {
             let (target, rank) = (target(index), config.rank(index));
             let program = compile(&config, &target).unwrap();
-            let mut device = CpuDevice::with(target, None, Some(group)).unwrap();
-            let mut engine = Engine::new(&program, &mut device, true).unwrap();
+            let mut device = testing::rank_device(target, None, group);
+            let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
             engine.start().unwrap();
             let before = engine.digest().unwrap();
             let samples = config.train.batch_size;

@@ -64,6 +64,8 @@ bool Settings::read_delay(const std::string& written) {
         delay = FIRST_STREAM;
     } else if (written == "copy") {
         delay = SECOND_STREAM;
+    } else if (written == "communication") {
+        delay = PRIORITY_STREAM;
     } else if (written == "all") {
         delay = EVERY_STREAM;
     } else if (sscanf(written.c_str(), "random:%lu", &delay_seed) == 1) {

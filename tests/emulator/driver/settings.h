@@ -15,7 +15,7 @@ struct PlannedFailure {
 };
 
 struct Settings {
-    enum Delay { NOTHING, FIRST_STREAM, SECOND_STREAM, EVERY_STREAM, BY_CHANCE };
+    enum Delay { NOTHING, FIRST_STREAM, SECOND_STREAM, PRIORITY_STREAM, EVERY_STREAM, BY_CHANCE };
 
     size_t memory = size_t{4} << 30;
     size_t pool_step = size_t{32} << 20;

@@ -31,11 +31,13 @@ struct Operation {
     std::function<void()> work;
     std::shared_ptr<Moment> record;
     std::shared_ptr<Moment> wait;
+    // Work that waits for other processes: called again until it returns true.
+    std::function<bool()> attempt = nullptr;
 };
 
 struct Stream {
     Context* context;
-    unsigned number;         // in the order of creation; the default stream is 0
+    unsigned number;         // among those of its kind of priority, in the order of creation; the default stream is 0
     bool waits_for_default;  // not created with CU_STREAM_NON_BLOCKING
     bool put_off;            // EMULATED_DELAY: runs only when something waits for it
     int priority;
@@ -109,7 +111,7 @@ struct Context {
     CUresult error = CUDA_SUCCESS;  // once set, every further call fails with it
     Stream default_stream;
     std::vector<Stream*> streams;  // in the order of creation, the default stream first
-    unsigned streams_created = 0;
+    unsigned streams_created = 0;  // those without a higher priority
     size_t direct = 0;  // bytes from cuMemAlloc and cuMemCreate
     std::map<CUdeviceptr, Allocation> allocations;
     std::map<CUdeviceptr, size_t> reservations;  // size of each reserved address range

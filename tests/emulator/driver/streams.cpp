@@ -1,5 +1,7 @@
 #include "streams.h"
 
+#include <unistd.h>
+
 #include <random>
 
 #include "call.h"
@@ -13,24 +15,37 @@ bool can_step(const Stream& stream) {
            (stream.queue.front().wait == nullptr || stream.queue.front().wait->reached);
 }
 
-void step(Stream& stream) {
+// Takes a step, of another stream if this one waits for it. Returns whether there was one: not if other processes have
+// to come first.
+bool step(Stream& stream) {
+    const Operation& next = stream.queue.front();
+    if (next.wait != nullptr && !next.wait->reached) return step(*next.wait->stream);
+    const bool runs = stream.context->error == CUDA_SUCCESS;
+    if (next.attempt && runs && !next.attempt()) return false;
     Operation operation = std::move(stream.queue.front());
     stream.queue.pop_front();
-    if (operation.wait != nullptr) finish(operation.wait);
     // After an error no work runs any more, but points are still marked as reached, so that no wait hangs.
-    if (operation.work && stream.context->error == CUDA_SUCCESS) operation.work();
+    if (operation.work && runs) operation.work();
     if (operation.record != nullptr) {
         operation.record->time = std::chrono::steady_clock::now() + stream.pretended;
         operation.record->reached = true;
     }
+    return true;
 }
 
-void step_by_chance(Context& context) {
+bool step_by_chance(Context& context) {
     std::vector<Stream*> able;
     for (Stream* stream : context.streams) {
         if (can_step(*stream)) able.push_back(stream);
     }
-    if (!able.empty()) step(*able[choose(able.size())]);
+    return !able.empty() && step(*able[choose(able.size())]);
+}
+
+// Lets other processes and threads come first. Threads have contexts of their own.
+void let_others_run() {
+    driver_lock().unlock();
+    usleep(50);
+    driver_lock().lock();
 }
 
 void advance(Stream& stream) {
@@ -39,7 +54,8 @@ void advance(Stream& stream) {
         for (size_t steps = choose(8) == 0 ? choose(12) : 0; steps > 0; steps--)
             step_by_chance(*stream.context);
     } else if (!stream.put_off) {
-        finish(stream);
+        while (!stream.queue.empty() && step(stream)) {
+        }
     }
 }
 
@@ -55,11 +71,12 @@ CUresult stream_call(const char* function, Stream* handle, Body body) {
 CUresult create(const char* function, Stream** out, unsigned flags, int priority) {
     return context_call(function, [&](Context& context) {
         const Settings::Delay delay = Settings::get().delay;
-        const unsigned number = ++context.streams_created;
-        // Programs with two streams create them one after the other.
-        const bool put_off = delay == Settings::EVERY_STREAM ||
-                             (delay == Settings::FIRST_STREAM && number % 2 == 1) ||
-                             (delay == Settings::SECOND_STREAM && number % 2 == 0);
+        // Programs with two streams create them one after the other; one for exchanges has a higher priority.
+        const bool is_ahead = priority < 0;
+        const unsigned number = is_ahead ? 1 : ++context.streams_created;
+        const bool put_off = delay == Settings::EVERY_STREAM || (delay == Settings::PRIORITY_STREAM && is_ahead) ||
+                             (delay == Settings::FIRST_STREAM && !is_ahead && number % 2 == 1) ||
+                             (delay == Settings::SECOND_STREAM && !is_ahead && number % 2 == 0);
         const bool waits_for_default = (flags & CU_STREAM_NON_BLOCKING) == 0;
         *out = new Stream{&context, number, waits_for_default, put_off, priority, {}, nullptr, {}};
         context.streams.push_back(*out);
@@ -103,19 +120,20 @@ void enqueue(Stream& stream, std::function<void()> work) {
 }
 
 void finish(Stream& stream) {
-    while (!stream.queue.empty()) step_towards(stream);
+    while (!stream.queue.empty()) {
+        if (!step_towards(stream)) let_others_run();
+    }
 }
 
 void finish(const std::shared_ptr<Moment>& moment) {
-    while (!moment->reached) step_towards(*moment->stream);
+    while (!moment->reached) {
+        if (!step_towards(*moment->stream)) let_others_run();
+    }
 }
 
-void step_towards(Stream& stream) {
-    if (Settings::get().delay == Settings::BY_CHANCE) {
-        step_by_chance(*stream.context);
-    } else {
-        step(stream);
-    }
+bool step_towards(Stream& stream) {
+    const bool by_chance = Settings::get().delay == Settings::BY_CHANCE;
+    return by_chance ? step_by_chance(*stream.context) : step(stream);
 }
 
 CUDA_API cuStreamCreate(Stream** stream, unsigned flags) {
@@ -180,6 +198,15 @@ CUDA_API cuLaunchHostFunc(Stream* handle, void (*function)(void*), void* data) {
 CUDA_API emulated_enqueue(Stream* handle, std::function<void()>* work) {
     return stream_call("emulated_enqueue", handle, [&](Stream& stream) {
         enqueue(stream, std::move(*work));
+        return CUDA_SUCCESS;
+    });
+}
+
+// The same for work that waits for other processes: called again until it returns true.
+CUDA_API emulated_attempt(Stream* handle, std::function<bool()>* attempt) {
+    return stream_call("emulated_attempt", handle, [&](Stream& stream) -> CUresult {
+        if (stream.capture != nullptr) return invalidate(*stream.capture);
+        enqueue(stream, Operation{nullptr, nullptr, nullptr, std::move(*attempt)});
         return CUDA_SUCCESS;
     });
 }

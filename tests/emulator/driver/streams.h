@@ -13,9 +13,12 @@ void enqueue(Stream& stream, Operation operation);
 // Runs all work of a stream, and the work that it waits for.
 void finish(Stream& stream);
 
-// Runs the work before a point, or one step towards it.
+// Runs the work before a point.
 void finish(const std::shared_ptr<Moment>& moment);
-void step_towards(Stream& stream);
+
+// Takes one step of a stream, or of one that it waits for. Returns whether there was one: not if other processes have to
+// come first.
+bool step_towards(Stream& stream);
 
 // Success, or the error of a call that is forbidden during a capture (and invalidates the capture).
 CUresult refuse_while_capturing();

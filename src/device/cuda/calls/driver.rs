@@ -16,6 +16,7 @@ use super::{Status, functions};
 
 functions! {
     of culib();
+    fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int);
     fn cuCtxSetCurrent(context: CUcontext);
     fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int);
     fn cuDeviceGetAttribute(value: *mut c_int, attribute: CUdevice_attribute_enum, device: CUdevice);
@@ -27,6 +28,7 @@ functions! {
     fn cuEventCreate(event: *mut CUevent, flags: c_uint);
     fn cuEventDestroy_v2(event: CUevent);
     fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent);
+    fn cuEventQuery(event: CUevent);
     fn cuEventRecord(event: CUevent, stream: CUstream);
     fn cuEventSynchronize(event: CUevent);
     fn cuFuncSetAttribute(function: CUfunction, attribute: CUfunction_attribute_enum, value: c_int);
@@ -94,8 +96,10 @@ functions! {
     fn cuModuleUnload(module: CUmodule);
     fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode_enum);
     fn cuStreamCreate(stream: *mut CUstream, flags: c_uint);
+    fn cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, priority: c_int);
     fn cuStreamDestroy_v2(stream: CUstream);
     fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph);
+    fn cuStreamQuery(stream: CUstream);
     fn cuStreamSynchronize(stream: CUstream);
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
 }

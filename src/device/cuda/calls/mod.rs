@@ -9,6 +9,7 @@
 
 pub(super) mod cublaslt;
 pub(super) mod driver;
+pub(super) mod nccl;
 pub(super) mod nvrtc;
 
 use libloading::Library;
