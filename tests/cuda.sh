@@ -192,7 +192,7 @@ ranks() {
         EMULATED_DELAY=$delay run_tests 1 cuda ranks::exchanges_are_exact
     done
     run_alone 11 cuda '^ranks::' '::exchanges_are_exact$'
-    RUNNER_TEST_DEVICE=cuda run_alone 7 execute '^tests::ranks::(ranks_train|ranks_that_divide_states_train|delays|a_step|ranks_send|ranks_with_other)'
+    RUNNER_TEST_DEVICE=cuda run_alone 8 execute '^tests::ranks::(ranks_train|ranks_that_divide_states_train|delays|a_step|ranks_send|ranks_with_other)'
     unset EMULATED_DEVICES
 }
 

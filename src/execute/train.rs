@@ -289,7 +289,8 @@ impl Trainer<'_> {
             measured.sent_bytes = Some((after.sent_bytes - before.sent_bytes) / steps);
             // With its own clock, the device records one more step only.
             if !engine.has_clock() {
-                measured.record_exchanges(engine.exchanges().map_err(Failure::from)?, self.config.measure.steps);
+                measured
+                    .record_exchanges(engine.exchanges().map_err(Failure::from)?, self.config.measure.steps);
             }
         }
         if let Some(scale) = loss_scale {

@@ -67,7 +67,8 @@ fn exchanges_are_exact() {
         on_ranks(ranks, PATIENCE, |group| {
             let index = group.rank().index;
             let mut device = open(group);
-            let own = |rank: usize| (0..ranks * SHARE).map(move |place| (place % 13) as f32 + 16.0 * rank as f32);
+            let own =
+                |rank: usize| (0..ranks * SHARE).map(move |place| (place % 13) as f32 + 16.0 * rank as f32);
             let sums: Vec<f32> = (0..ranks * SHARE)
                 .map(|place| (0..ranks).map(|rank| (place % 13) as f32 + 16.0 * rank as f32).sum())
                 .collect();
@@ -210,7 +211,8 @@ fn ranks_that_differ_are_an_error() {
 #[test]
 #[ignore = "needs the emulated stack: tests/cuda.sh"]
 fn ranks_need_a_card_each() {
-    let errors = on_ranks(2, PATIENCE, |group| CudaDevice::of_rank(target(), 0, group).err().unwrap().to_string());
+    let errors =
+        on_ranks(2, PATIENCE, |group| CudaDevice::of_rank(target(), 0, group).err().unwrap().to_string());
     for error in errors {
         assert!(error.contains("ncclCommInitRank failed: invalid usage: Duplicate GPU detected"), "{error}");
     }
@@ -218,18 +220,28 @@ fn ranks_need_a_card_each() {
 
 #[test]
 #[ignore = "needs the emulated stack: tests/cuda.sh"]
-fn exchanges_are_of_card_memory() {
-    on_ranks(1, PATIENCE, |group| {
+fn exchanges_are_within_one_memory() {
+    on_ranks(2, PATIENCE, |group| {
+        let index = group.rank().index;
         let mut device = open(group);
         let ty = TensorType::f32(&[64]);
         let tensor = |buffer: Buffer| Tensor { buffer, offset: 0, ty };
         let [card, host] =
             [Pool::Device, Pool::Pinned].map(|pool| tensor(device.allocate(pool, ty.bytes()).unwrap()));
         let error = device.exchange(Collective::AllReduce, card, host).unwrap_err();
-        assert!(error.to_string().contains("exchanges card memory only"), "{error}");
+        assert!(error.to_string().contains("all in device memory or all in host memory"), "{error}");
+        // Copied by the card, and waited for.
+        device.write(card.region(), &from_f32(DType::F32, &[3.0; 64])).unwrap();
+        device.copy(Queue::Copy, card.region(), host.region()).unwrap();
+        device.record(Queue::Copy, Event(1)).unwrap();
+        device.wait(Queue::Communication, Event(1)).unwrap();
+        device.exchange(Collective::AllReduce, host, host).unwrap();
+        assert_eq!(numbers(&mut device, host), [6.0; 64]);
+        let share = Tensor { ty: TensorType::new(DType::U8, &[128]), ..card };
+        let share = Tensor { offset: 128 * index as u64, ..share };
         let bytes = Tensor { ty: TensorType::new(DType::U8, &[256]), ..card };
         assert!(device.exchange(Collective::AllReduce, bytes, bytes).is_err());
-        device.exchange(Collective::AllGather, bytes, bytes).unwrap();
+        device.exchange(Collective::AllGather, share, bytes).unwrap();
         device.synchronize().unwrap();
     });
     let mut alone = CudaDevice::new(target(), 0).unwrap();
@@ -313,7 +325,8 @@ fn ranks_on_cards_train_as_one() {
 #[test]
 #[ignore = "needs the emulated stack: tests/cuda.sh"]
 fn ranks_without_cards_or_library_are_refused() {
-    let two = "[strategies.one]\n[strategies.two]\nparallel.data = 2\n[strategies.three]\nparallel.data = 3\n";
+    let two =
+        "[strategies.one]\n[strategies.two]\nparallel.data = 2\n[strategies.three]\nparallel.data = 3\n";
     let dir = folder(&format!("\n[measure]\nsteps = 1\n{two}"));
     let output = sweep(&dir, &["--filter", "t*"], &[]).output().unwrap();
     assert_eq!(row(&dir, "two").status, Status::Ok, "{}", said(&output));
@@ -362,16 +375,15 @@ fn errors_of_the_library_end_the_run() {
     }
 }
 
-/// NCCL's is a process's first request outside of the driver's pool.
 #[test]
 #[ignore = "needs the emulated stack: tests/cuda.sh"]
 fn memory_that_the_library_lacks_is_told() {
     let dir = folder("\n[measure]\nsteps = 2\n[strategies.two]\nparallel.data = 2\n");
-    let output = sweep(&dir, &[], &[("EMULATED_FAIL", "cuMemAlloc_v2:1:2")]).output().unwrap();
+    let output = sweep(&dir, &[], &[("EMULATED_FAIL", "ncclCommInitRank.memory:1:2")]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     let row = row(&dir, "two");
     assert_eq!(row.status, Status::Failed, "{}", row.message);
-    assert!(row.message.contains("memory for the device pool"), "{}", row.message);
+    assert!(row.message.contains("the system refused"), "{}", row.message);
 }
 
 #[test]

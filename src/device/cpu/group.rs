@@ -78,16 +78,16 @@ impl SharedMemory {
 
 /// An exchange of numbers in memory. Shares are equal, and in the order of ranks.
 #[derive(Clone, Copy)]
-pub(super) struct Exchange {
-    pub(super) collective: Collective,
+pub(crate) struct Exchange {
+    pub(crate) collective: Collective,
     /// A floating-point type in sums, for which the memory is aligned.
-    pub(super) dtype: DType,
+    pub(crate) dtype: DType,
     /// The numbers of this rank: the whole, or its share in an all-gather.
-    pub(super) from: *const u8,
+    pub(crate) from: *const u8,
     /// Those that it gets: the whole, or its share in a reduce-scatter.
-    pub(super) to: *mut u8,
+    pub(crate) to: *mut u8,
     /// Size of the whole, a multiple of the number of ranks if it has shares.
-    pub(super) bytes: usize,
+    pub(crate) bytes: usize,
 }
 
 /// A rank's access to the memory that it shares with the others.
@@ -180,7 +180,7 @@ impl RankGroup {
     ///
     /// # Errors
     /// `Lost` if a rank does not arrive.
-    pub(super) unsafe fn exchange(&mut self, exchange: Exchange) -> Result<(), DeviceError> {
+    pub(crate) unsafe fn exchange(&mut self, exchange: Exchange) -> Result<(), DeviceError> {
         // SAFETY: guaranteed by the caller.
         unsafe {
             match exchange.collective {

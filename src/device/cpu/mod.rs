@@ -18,13 +18,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::group::Exchange;
 use self::kernels::{Operand, Workers};
 use self::queues::{Command, CpuQueues, Fence};
 use super::check::{check, common_home};
 use super::{Buffer, Collective, Device, DeviceError, Event, HostSlice, Pool, Queue, Region, Target, Tensor};
 use ops::{DType, Op};
 
+pub(super) use self::group::Exchange;
 pub use self::group::{RankGroup, SharedMemory};
 pub use self::host::{described, target};
 pub use self::kernels::{LEAST_PRODUCT_WORKSPACE_PER_THREAD, OPERAND_ALIGNMENT};

@@ -95,9 +95,8 @@ impl Communicator {
             let made = context.make_current().and_then(|()| {
                 let mut handle = std::ptr::null_mut();
                 // SAFETY: a context is current; the id is the first rank's.
-                let status = unsafe {
-                    nccl::ncclCommInitRank(&mut handle, rank.of as c_int, id, rank.index as c_int)
-                };
+                let status =
+                    unsafe { nccl::ncclCommInitRank(&mut handle, rank.of as c_int, id, rank.index as c_int) };
                 check("ncclCommInitRank", status).map(|()| Made(handle))
             });
             // Nobody receives it after the wait below has ended.

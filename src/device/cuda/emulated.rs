@@ -1,6 +1,7 @@
 //! Controls of the emulated driver of `tests/emulator`. They have no effect on a real driver.
 
 use std::ffi::{CStr, c_char, c_int};
+use std::sync::OnceLock;
 
 use libloading::os::unix::Library;
 
@@ -40,7 +41,9 @@ pub fn emulate_way(order: u16, sums: &CStr, gelu: &CStr) {
     }
 }
 
-fn driver() -> Library {
+/// Never unloaded: it would forget its settings.
+fn driver() -> &'static Library {
+    static DRIVER: OnceLock<Library> = OnceLock::new();
     // SAFETY: loading the driver runs only its initialisers.
-    unsafe { Library::new("libcuda.so.1") }.expect("CUDA tests need a driver")
+    DRIVER.get_or_init(|| unsafe { Library::new("libcuda.so.1") }.expect("CUDA tests need a driver"))
 }

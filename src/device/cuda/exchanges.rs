@@ -12,6 +12,7 @@ use super::calls::driver::{
 use super::communicator::Communicator;
 use super::driver::check;
 use super::errors::CallError;
+use crate::cpu::Exchange;
 use crate::{Collective, DeviceError, Rank, RankGroup};
 use ops::TensorType;
 
@@ -100,6 +101,23 @@ impl Exchanges {
         let end = self.record()?;
         self.running.push_back(Running { begin, end });
         Ok(())
+    }
+
+    /// Exchanges numbers in host memory, through the memory that ranks share, once the stream has done all before.
+    ///
+    /// # Errors
+    /// `Lost` if a rank does not arrive, or an earlier exchange failed.
+    ///
+    /// # Safety
+    /// As [`RankGroup::exchange`].
+    pub(super) unsafe fn exchange_on_host(&mut self, exchange: Exchange) -> Result<(), DeviceError> {
+        let stream = self.stream;
+        self.wait_until(|| is_idle(stream))?;
+        let began = Instant::now();
+        // SAFETY: guaranteed by the caller.
+        let exchanged = unsafe { self.group.exchange(exchange) };
+        self.took += began.elapsed();
+        exchanged.inspect_err(|error| self.lose(error.clone()))
     }
 
     /// An event of the stream's work so far.

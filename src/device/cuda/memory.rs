@@ -88,7 +88,15 @@ impl DeviceMemory {
             if failed.is_out_of_memory() { DeviceError::OutOfMemory { pool, bytes } } else { failed.into() }
         })?;
         let allocated_at = if pool == Pool::Device { queues.order.advance(Queue::Compute) } else { 0 };
-        Ok(self.add(Allocation { pool, address, bytes, is_segment: false, allocated_at, last_copy: 0, last_exchange: 0 }))
+        Ok(self.add(Allocation {
+            pool,
+            address,
+            bytes,
+            is_segment: false,
+            allocated_at,
+            last_copy: 0,
+            last_exchange: 0,
+        }))
     }
 
     /// Allocates card memory outside the pool, as PyTorch's allocator does: pools round reservations up and may leave
@@ -114,7 +122,15 @@ impl DeviceMemory {
             false => failed.into(),
         })?;
         let pool = Pool::Device;
-        Ok(self.add(Allocation { pool, address, bytes, is_segment: true, allocated_at: 0, last_copy: 0, last_exchange: 0 }))
+        Ok(self.add(Allocation {
+            pool,
+            address,
+            bytes,
+            is_segment: true,
+            allocated_at: 0,
+            last_copy: 0,
+            last_exchange: 0,
+        }))
     }
 
     fn allocate_pageable(&mut self, bytes: u64) -> Result<Buffer, DeviceError> {

@@ -52,7 +52,7 @@ use self::modules::Modules;
 use self::queues::Queues;
 use super::check::{check, common_home};
 use super::choice::ALIGNMENT;
-use super::cpu::HostProcessor;
+use super::cpu::{Exchange, HostProcessor};
 use super::target::HOST_THREADS;
 use super::{
     Buffer, CapturedGraph, Choice, Collective, Device, DeviceError, DriverReading, Event, HostSlice, Pool,
@@ -126,11 +126,7 @@ impl CudaDevice {
     ///
     /// # Errors
     /// As `new`; `Lost` if a rank does not arrive.
-    pub fn of_rank(
-        target: Target,
-        ordinal: usize,
-        mut group: RankGroup,
-    ) -> Result<CudaDevice, DeviceError> {
+    pub fn of_rank(target: Target, ordinal: usize, mut group: RankGroup) -> Result<CudaDevice, DeviceError> {
         let version = communicator::load()?;
         let mut device = CudaDevice::new(target, ordinal)?;
         let (before, _) = device.context.free_and_total()?;
@@ -231,7 +227,9 @@ impl Device for CudaDevice {
 
     fn choose(&mut self, work: &[Work], stored: &[Choice]) -> Result<(), DeviceError> {
         let selected = autotune::select(self, work, stored);
-        if let Some(warning) = self.cache.warning().filter(|warning| !self.notes.iter().any(|note| note == warning)) {
+        if let Some(warning) =
+            self.cache.warning().filter(|warning| !self.notes.iter().any(|note| note == warning))
+        {
             self.notes.push(warning.to_owned());
         }
         selected
@@ -333,9 +331,18 @@ impl Device for CudaDevice {
         }
         let ((source, source_pool), (sink, sink_pool)) =
             (self.memory.find(from.region())?, self.memory.find(to.region())?);
-        if [source_pool, sink_pool] != [Pool::Device; 2] {
-            let problem = "exchanges card memory only".to_owned();
+        if source_pool.home() != sink_pool.home() {
+            let problem = "operands must be all in device memory or all in host memory".to_owned();
             return Err(TypeError { operation: collective.name(), problem }.into());
+        }
+        if source_pool.home() == Pool::Host {
+            let (from_host, to_host) = (source as *const u8, sink as *mut u8);
+            let bytes = from.ty.bytes().max(to.ty.bytes()) as usize;
+            let exchange = Exchange { collective, dtype: to.ty.dtype, from: from_host, to: to_host, bytes };
+            let exchanges = self.queues.exchanges.as_mut().ok_or(DeviceError::NoRanks)?;
+            // SAFETY: both regions lie within their buffers; the stream and this thread have waited for what the program
+            // orders before.
+            return unsafe { exchanges.exchange_on_host(exchange) };
         }
         self.memory.prepare_exchange(from.buffer, &mut self.queues)?;
         self.memory.prepare_exchange(to.buffer, &mut self.queues)?;

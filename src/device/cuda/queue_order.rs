@@ -76,7 +76,10 @@ mod tests {
         order.mark_joined(Queue::Copy, Queue::Compute);
         assert!(!order.could_overtake(Queue::Copy, Queue::Compute, later));
         assert!(!order.could_overtake(Queue::Compute, Queue::Copy, 0), "the copy queue has done nothing");
-        assert!(order.could_overtake(Queue::Communication, Queue::Compute, allocated), "a queue waits for itself only");
+        assert!(
+            order.could_overtake(Queue::Communication, Queue::Compute, allocated),
+            "a queue waits for itself only"
+        );
     }
 
     #[test]

@@ -226,7 +226,8 @@ NCCL_API Status ncclCommInitRank(Communicator** out, int ranks, UniqueId id, int
     int device;
     if (cuCtxGetDevice(&device) != 0) return refuse(ncclUnhandledCudaError, "Cuda failure 'invalid device context'");
     auto communicator = std::make_unique<Communicator>();
-    const int status = cuMemAlloc_v2(&communicator->memory, MEMORY);
+    const int refused = emulated_failure("ncclCommInitRank.memory");
+    const int status = refused != 0 ? refused : cuMemAlloc_v2(&communicator->memory, MEMORY);
     if (status == CUDA_ERROR_OUT_OF_MEMORY) return refuse(ncclUnhandledCudaError, "Cuda failure 'out of memory'");
     if (status != 0) return refuse(ncclUnhandledCudaError, "Cuda failure " + std::to_string(status));
     communicator->shared = std::make_shared<Shared>(id.bytes, ranks, rank);

@@ -12,7 +12,8 @@ key_table! {
     #[derive(Copy, Eq)]
     pub struct Parallel: Default {
         /// Number of ranks (data parallelism; PyTorch: `DistributedDataParallel`). Each has the whole model and its share
-        /// of the samples of every batch; gradients are summed over all. On the CPU, ranks share its threads.
+        /// of the samples of every batch; gradients are summed over all. On the CPU, ranks share its threads;
+        /// on cards, each has one.
         pub data: usize = RANKS, default 1;
         /// What is divided among ranks beside the samples. "optimizer": states and master weights (ZeRO stage 1; PyTorch:
         /// `ZeroRedundancyOptimizer`); each rank updates its share of the parameters and gets those of the others.
