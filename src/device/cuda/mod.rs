@@ -1,7 +1,7 @@
 //! An NVIDIA card, through its driver, NVRTC, cuBLASLt and, for several ranks, NCCL, each loaded at its first use.
 //!
-//! The compute, copy and communication queues are streams; the host queue runs inline. Device memory is allocated and freed in compute
-//! queue order. Only `synchronize`, `read`, `write` and the host queue wait for the card.
+//! The compute, copy and communication queues are streams; the host queue runs inline. Device memory is allocated and
+//! freed in compute queue order. Only `synchronize`, `read`, `write` and the host queue wait for the card.
 
 // Calls into C libraries: each states why it is sound.
 #![allow(unsafe_code)]
