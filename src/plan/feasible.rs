@@ -9,7 +9,7 @@ use super::planner::Purpose;
 use compile::rank_graphs;
 use device::{DeviceKind, Target};
 use ops::RowSlice;
-use spec::{Budget, DataResidence, Problem, Recompute, RunConfig};
+use spec::{Budget, DataResidence, Framework, Problem, Recompute, RunConfig};
 
 /// Replaces the configuration of runs that cannot be planned by the reason: those whose recompute budget is infeasible
 /// on the target, and those that hold data of unknown size. The target is requested only if some run has a budget.
@@ -62,8 +62,10 @@ pub fn skip_infeasible<E: From<PlanError>>(
 
 /// Skips the runs that the target's devices cannot train, or of which the memory there is unknown.
 pub(super) fn skip_unsupported(experiment: &mut Experiment, target: &Target, purpose: Purpose) {
+    let is_shown = purpose == Purpose::Train || experiment.plan.framework == Framework::Runner;
     let unsupported = |config: &RunConfig| {
         ranks_on_cards(config, target)
+            .filter(|_| is_shown)
             .or_else(|| unsupported(config, target).filter(|_| purpose == Purpose::Train))
     };
     for point in &mut experiment.points {
@@ -73,10 +75,11 @@ pub(super) fn skip_unsupported(experiment: &mut Experiment, target: &Target, pur
     }
 }
 
-/// Why ranks cannot be planned on cards: what their library of exchanges keeps in memory is unknown.
+/// Why this program's ranks cannot be planned on cards: what their library of exchanges keeps in memory is unknown.
 fn ranks_on_cards(config: &RunConfig, target: &Target) -> Option<String> {
     (config.ranks() > 1 && target.kind == DeviceKind::Cuda).then(|| {
-        "this version exchanges gradients between ranks on processors only: use `--device cpu`, or parallel.data = 1"
+        "this version exchanges gradients between ranks on processors only: use `--device cpu`, or parallel.data = 1; \
+         `plan --as pytorch` predicts PyTorch's memory on a card"
             .to_owned()
     })
 }

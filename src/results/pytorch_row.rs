@@ -78,5 +78,6 @@ fn role(purpose: Purpose) -> Role {
         Purpose::Cast => Role::Cast,
         Purpose::Loss | Purpose::Activation => Role::Activation,
         Purpose::Workspace => Role::Workspace,
+        Purpose::Communication => Role::Communication,
     }
 }

@@ -161,3 +161,23 @@ fn ranks_are_not_planned_on_cards() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("two was skipped: this version exchanges gradients"), "{text}");
 }
+
+#[test]
+fn pytorch_s_ranks_are_planned_on_cards() {
+    let dir = TestFolder::new();
+    let more = "\n[strategies.one]\n[strategies.two]\nparallel.data = 2\naccumulate = 2\n";
+    dir.write("t.toml", Tiny::default().with(more));
+    let output = dir.runner(&["plan", "t.toml", "--target", "a100-80gb", "--as", "pytorch"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("It leaves out what NCCL takes"), "{text}");
+    let export = ["export", "t.toml", "--run", "two", "--target", "a100-80gb"];
+    let script = String::from_utf8(dir.runner(&export).stdout).unwrap();
+    for line in [
+        "RANKS = 2",
+        "torch.distributed.init_process_group(\"nccl\" if on_card else \"gloo\")",
+        "self.ddp = nn.parallel.DistributedDataParallel(self.model,",
+        "with self.ddp.no_sync() if number + 1 < len(batches) else nullcontext():",
+    ] {
+        assert!(script.contains(line), "{line}\n{script}");
+    }
+}
