@@ -86,20 +86,17 @@ impl DistributedDataParallel {
         self.sums.set(sums);
     }
 
-    /// `forward` of the wrapper around that of the model.
+    /// `forward` of the wrapper around that of the model, in training.
     pub(crate) fn forward<T>(&self, torch: &Torch, forward: impl FnOnce() -> T) -> T {
         torch.with_purpose(Purpose::Communication, || {
-            if torch.grad_enabled() {
-                self.rebuild(torch);
-            }
+            self.rebuild(torch);
             if self.broadcasts_buffers.get() {
                 broadcast(torch, &self.buffers);
             }
         });
         let output = forward();
-        let sums = torch.grad_enabled() && self.sums.get();
-        self.broadcasts_buffers.set(sums);
-        self.hooks.sums.set(sums);
+        self.broadcasts_buffers.set(self.sums.get());
+        self.hooks.sums.set(self.sums.get());
         output
     }
 

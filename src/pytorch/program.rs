@@ -178,8 +178,6 @@ impl<'a> Program<'a> {
             match self.distributed {
                 // The second step replaces the buckets.
                 Some(_) if number == 2 => step = torch.part(|| self.step(number)),
-                // A step after an evaluation sends no buffers.
-                Some(_) if evaluation.is_some() => self.step(number),
                 _ => torch.repeat(&step, || self.step(number)),
             }
             match &evaluation {
@@ -307,7 +305,9 @@ impl<'a> Program<'a> {
         let hides_tokens = padded.is_none_or(|padded| padded.has_padding);
         let inputs = Inputs { tokens, targets: targets.as_ref(), third: third.as_ref(), hides_tokens };
         let forward = || module.loss(torch, inputs, trains);
-        let (loss, logits) = torch.with_autocast(self.autocast, || match &self.distributed {
+        // The script evaluates the model without its wrapper.
+        let wrapper = self.distributed.as_ref().filter(|_| trains);
+        let (loss, logits) = torch.with_autocast(self.autocast, || match wrapper {
             Some(distributed) => distributed.forward(torch, forward),
             None => forward(),
         });

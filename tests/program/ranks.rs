@@ -174,7 +174,7 @@ fn pytorch_s_ranks_are_planned_on_cards() {
     let script = String::from_utf8(dir.runner(&export).stdout).unwrap();
     for line in [
         "RANKS = 2",
-        "torch.distributed.init_process_group(\"nccl\" if on_card else \"gloo\")",
+        "torch.distributed.init_process_group(\"cpu:gloo,cuda:nccl\" if on_card else \"gloo\")",
         "self.ddp = nn.parallel.DistributedDataParallel(self.model,",
         "with self.ddp.no_sync() if number + 1 < len(batches) else nullcontext():",
     ] {

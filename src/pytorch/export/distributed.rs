@@ -3,6 +3,16 @@
 use super::Script;
 use crate::coverage;
 
+/// A rank's loss is its part of the batch's.
+const SUM_OF_RANKS: &str = "\
+def sum_of_ranks(number):
+    total = torch.tensor(number, dtype=torch.float64)  # In host memory.
+    torch.distributed.all_reduce(total)
+    return total.item()
+
+
+";
+
 impl Script<'_> {
     /// Whether backward passes of a step differ: the ranks sum gradients in the last one only.
     pub(super) fn has_no_sync(&self) -> bool {
@@ -36,11 +46,11 @@ impl Script<'_> {
         }
     }
 
-    /// The number of samples, times the number of ranks: `DistributedDataParallel` averages gradients.
-    pub(super) fn times_ranks(&self, samples: &str) -> String {
+    /// A share of the batch, times the number of ranks: `DistributedDataParallel` averages gradients.
+    pub(super) fn times_ranks(&self, share: &str) -> String {
         match self.config.ranks() {
-            1 => samples.to_owned(),
-            _ => format!("{samples} * RANKS"),
+            1 => share.to_owned(),
+            _ => format!("{share} * RANKS"),
         }
     }
 
@@ -51,9 +61,14 @@ impl Script<'_> {
         );
     }
 
-    /// What the loss calls.
+    /// What the loss calls. Evaluations need no wrapper, which would wait for the backward pass of a forward pass with a graph.
     pub(super) fn called_model(&self) -> &'static str {
-        if coverage::is_distributed(self.config) { "self.ddp" } else { "self.model" }
+        let evaluates = self.config.evaluation.is_some();
+        match coverage::is_distributed(self.config) {
+            true if evaluates => "(self.ddp if self.model.training else self.model)",
+            true => "self.ddp",
+            false => "self.model",
+        }
     }
 
     /// The main program: the first rank prints.
@@ -63,8 +78,14 @@ impl Script<'_> {
         }
         let start = "    run = Run(arguments.device, arguments.dump)\n";
         let group = "    if on_card:\n        torch.cuda.set_device(LOCAL_RANK)\n    \
-                     torch.distributed.init_process_group(\"nccl\" if on_card else \"gloo\")\n";
-        main.replace(start, &format!("{group}{start}"))
+                     torch.distributed.init_process_group(\"cpu:gloo,cuda:nccl\" if on_card else \"gloo\")\n";
+        let end = "    os._exit(0)";
+        let wait = "    torch.distributed.barrier()  # The others may still need this process.\n    \
+                    torch.distributed.destroy_process_group()\n";
+        main.replace("def main():", &format!("{SUM_OF_RANKS}def main():"))
+            .replace(start, &format!("{group}{start}"))
+            .replace("run.step(step)", "sum_of_ranks(run.step(step))")
+            .replace(end, &format!("{wait}{end}"))
             .replace("        print(", "        if RANK == 0:\n            print(")
             .replace("if arguments.requests:", "if arguments.requests and RANK == 0:")
     }

@@ -96,7 +96,12 @@ impl Script<'_> {
             (false, _) => "read_batches(dump)",
         };
         let counts_all = coverage::is_distributed(self.config) && coverage::masks_targets(self.config);
-        self.line_if(counts_all, "        self.targets = read_batches(dump)[1]");
+        let batches = if counts_all {
+            self.lines(&[&format!("        batches = {batches}"), "        self.targets = batches[1]"]);
+            "batches"
+        } else {
+            batches
+        };
         self.line(&format!("        self.batches = {}", self.of_rank(batches)));
         match self.options.program.is_of_library() {
             true => self.library_batches(),
@@ -217,24 +222,29 @@ impl Script<'_> {
             None => "SCALED",
         };
         let share = match coverage::masks_targets(self.config) {
-            true => "share".to_owned(),
-            false => self.times_ranks("len(tokens)") + " / BATCH",
+            true => "share",
+            false => "len(tokens) / BATCH",
         };
         // PyTorch's mean of a micro-batch ignores masked targets; the step's mean is over all that are not masked.
         // The library ignores the first label.
         let first = if self.options.program.is_of_library() { "[:, 1:]" } else { "" };
-        let own = self.times_ranks(&format!("(batch[1]{first} >= 0).sum().item()"));
-        let all = if coverage::is_distributed(self.config) { "self.targets" } else { "self.batches[1]" };
+        let own = format!("(batch[1]{first} >= 0).sum().item()");
+        // Labels are shifted targets.
+        let (all, counted) = match (coverage::is_distributed(self.config), first) {
+            (false, _) => ("self.batches[1]", first),
+            (true, "") => ("self.targets", ""),
+            (true, _) => ("self.targets", "[:, :-1]"),
+        };
         self.line_if(
             coverage::masks_targets(self.config),
-            &format!("            share = {own} / ({all}[step % len({all})]{first} >= 0).sum().item()"),
+            &format!("            share = {own} / ({all}[step % len({all})]{counted} >= 0).sum().item()"),
         );
         // To a sum, each micro-batch adds its own.
         let sums = coverage::sums_outputs(self.config);
         let scaled_loss = match self.scales_loss {
             false => "loss".to_owned(),
             true if sums => "(loss * RANKS)".to_owned(),
-            true => format!("(loss * ({share}))"),
+            true => format!("(loss * ({}))", self.times_ranks(share)),
         };
         let scaled = scaled.replace("SCALED", &scaled_loss);
         let retained = if strategy.leak == Some(Leak::Graph) { "retain_graph=True" } else { "" };
@@ -404,7 +414,7 @@ impl Script<'_> {
         let share = match own_batch {
             _ if coverage::sums_outputs(self.config) => String::new(),
             Some(samples) => format!(" * len(tokens) / {samples}"),
-            None => format!(" * {} / BATCH", self.times_ranks("len(tokens)")),
+            None => " * len(tokens) / BATCH".to_owned(),
         };
         self.lines(&[
             &format!("                total += loss.item(){share}"),
