@@ -165,13 +165,14 @@ kernels() {
 }
 
 # Combinations of strategies, prediction against the ledger, out of memory, each missing event, PyTorch's reference
-# vectors. Excludes tests with large values, and unless RUNNER_TEST_FULL=1 the program tests that the CPU device covers:
-# bytes and FLOPs, deterministic recomputation, losses with 16-bit storage, and detection of wrong vectors.
+# vectors. Excludes tests of ranks, which are on processors, and of large values; unless RUNNER_TEST_FULL=1 also the
+# program tests that the CPU device covers: bytes and FLOPs, deterministic recomputation, losses with 16-bit storage, and
+# detection of wrong vectors.
 engine() {
     bash tests/emulator/build.sh "$out"
-    local count=148 left_out='^tests::(caching|threads|recompute|strategies)::|_noticed$|::loss_is_within_|inference::[a-z_]*_keys_'
+    local count=146 left_out='^tests::(caching|ranks|threads|recompute|strategies)::|_noticed$|::loss_is_within_|inference::[a-z_]*_keys_'
     if [ "${RUNNER_TEST_FULL:-0}" = 1 ]; then
-        count=181 left_out='^tests::caching::'
+        count=179 left_out='^tests::(caching|ranks)::'
     fi
     RUNNER_TEST_DEVICE=cuda run_alone "$count" execute ^tests:: "$left_out"
 }

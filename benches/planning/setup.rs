@@ -96,6 +96,7 @@ pub(crate) fn target(kind: DeviceKind) -> Target {
         page: Bytes(if kind == DeviceKind::Cuda { 2 << 20 } else { 4 << 10 }),
         product_workspace: Bytes(32 << 20),
         context: Bytes(500 << 20),
+        communicator: None,
         memory: Bytes(80 << 30),
         limited: false,
         host_memory: None,

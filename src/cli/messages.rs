@@ -5,8 +5,8 @@ use super::output::{mention, note, say};
 use base::brief;
 use base::units::Bytes;
 use data::Note;
-use device::{DeviceKind, Target};
-use plan::{Experiment, Point};
+use device::{ASSUMED_COMMUNICATOR, DeviceKind, Target};
+use plan::{Experiment, Plan, PlannedRun, Point};
 
 /// The devices of the runs with their notes: the first lines of every sweep.
 pub(super) fn devices(inputs: &Inputs, for_programs: bool) {
@@ -36,6 +36,15 @@ pub(super) fn unread(experiment: &Experiment, is_wanted: impl Fn(&Point) -> bool
 pub(super) fn data_warnings(notes: &[&Note]) {
     let warnings = notes.iter().filter(|warning| warning.is_warning);
     warnings.for_each(|warning| note(&format!("warning: {}", brief::line(&warning.text))));
+}
+
+/// The caution of a plan with ranks on cards, whose exchanges take memory that was not measured.
+pub(super) fn communicator(plan: &Plan) -> Option<String> {
+    let is_assumed = plan.target.kind == DeviceKind::Cuda && plan.target.communicator.is_none();
+    let has_ranks = |run: &PlannedRun| run.config.as_ref().is_ok_and(|config| config.ranks() > 1);
+    (is_assumed && plan.runs.iter().any(has_ranks)).then(|| {
+        format!("NCCL's memory on each card of a run with ranks is assumed to be {ASSUMED_COMMUNICATOR}")
+    })
 }
 
 /// `device: a processor (cpu, 2 threads), 8.00 GiB`

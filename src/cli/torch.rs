@@ -19,7 +19,7 @@ const OTHER_FIGURES: &str = "These figures are this program's memory. PyTorch ne
 
 /// What the figures of several ranks leave out.
 const OF_RANKS: &str = "PyTorch's memory on several ranks is that of the first one. It leaves out what NCCL takes outside PyTorch's \
-                        allocator.";
+                        allocator; memory limits have room for it.";
 
 /// What the figures of a run leave out, if it has several ranks that train.
 pub(super) fn of_ranks(config: &RunConfig) -> Option<&'static str> {
@@ -52,14 +52,15 @@ struct Predicted<'a> {
 }
 
 fn predicted(plans: &[Plan], is_shown: impl Fn(&PlannedRun) -> bool) -> Vec<Predicted<'_>> {
-    let of_plan = |plan: &'_ Plan| torch_machine(&plan.target, plan.keys);
+    let of_run =
+        |plan: &'_ Plan, config: &RunConfig| torch_machine(&plan.target.of_rank(config.ranks()), plan.keys);
     let all = plans.iter().flat_map(|plan| plan.runs.iter().map(move |run| (plan, run)));
     all.filter(|(_, run)| is_shown(run))
         .filter_map(|(plan, run)| {
             let (config, torch) = (run.config.as_ref().ok()?, run.torch.as_ref()?.as_ref().ok()?);
             let ours = run.prediction.as_ref()?.device.steady_peak().live.total();
             let ratio = torch.memory.peak().allocated as f64 / ours.max(1) as f64;
-            Some(Predicted { run, config, torch, machine: of_plan(plan)?, keys: plan.keys, ratio })
+            Some(Predicted { run, config, torch, machine: of_run(plan, config)?, keys: plan.keys, ratio })
         })
         .collect()
 }

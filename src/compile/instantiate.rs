@@ -211,7 +211,7 @@ fn same_buckets(program: &Program, layouts: &[Layout]) -> bool {
 /// Resizes operations, their workspaces and FLOPs, after the values.
 #[must_use]
 pub(super) fn resize_operations(program: &mut Program, target: &Target) -> bool {
-    let Program { values, sections, buckets, batch_size, .. } = program;
+    let Program { values, sections, buckets, batch_size, share: states_share, .. } = program;
     let mut types = OperandTypes::default();
     for section in sections {
         let share = section.share(*batch_size);
@@ -224,7 +224,10 @@ pub(super) fn resize_operations(program: &mut Program, target: &Target) -> bool 
                 _ => None,
             });
             let members: Vec<Members> = members.collect();
-            op.resize(&Sizes { inputs: ins, outputs: outs, buckets: &members });
+            // Parts of tensors are laid out when a program is compiled.
+            if states_share.is_none() || op.as_update().is_none() {
+                op.resize(&Sizes { inputs: ins, outputs: outs, buckets: &members });
+            }
             if let Some(loss) = op.as_loss().filter(|_| section.kind.is_in_step()) {
                 *op = loss.of_share(share);
             }

@@ -3,6 +3,7 @@
 
 mod check;
 mod choice;
+mod collective;
 mod cpu;
 mod cuda;
 mod known;
@@ -20,6 +21,7 @@ use std::time::Duration;
 use ops::{DType, Op, TensorType, TypeError};
 
 pub use choice::{Choice, Placed, Source, Work};
+pub use collective::Collective;
 pub use cpu::{
     CpuDevice, Delay, RankGroup, SharedMemory, described as described_processor, target as cpu_target,
 };
@@ -39,7 +41,7 @@ pub use probe::{ProbeError, ProbeReport, in_child as probe_in_child, this_progra
 pub use rank::Rank;
 pub use rates::{Factors, Rates, measure as measure_rates, product as measure_product};
 pub use role::{ByRole, Role};
-pub use target::{DeviceKind, Figures, Limits, Target};
+pub use target::{ASSUMED_COMMUNICATOR, DeviceKind, Figures, Limits, Target};
 
 /// The memory pool of a value. As the home of an operation, `Device` and `Host` select the processor that runs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -262,20 +264,13 @@ pub trait Device {
         workspace: Option<Region>,
     ) -> Result<(), DeviceError>;
 
-    /// Replaces numbers by their sums over all ranks, on the communication queue. All ranks enqueue the same exchanges in
-    /// the same order.
+    /// Exchanges numbers with the other ranks, on the communication queue. All ranks enqueue the same exchanges in the same
+    /// order. `from` and `to` are of one dtype: both are the whole in an all-reduce, in place; in the others one is a
+    /// share of the whole, as [`Collective`] says.
     ///
     /// # Errors
     /// `NoRanks` if the device is that of a single rank.
-    fn all_reduce(&mut self, _numbers: Tensor) -> Result<(), DeviceError> {
-        Err(DeviceError::NoRanks)
-    }
-
-    /// Completes numbers of which each rank has an equal share in place, on the communication queue.
-    ///
-    /// # Errors
-    /// As `all_reduce`.
-    fn all_gather(&mut self, _numbers: Tensor) -> Result<(), DeviceError> {
+    fn exchange(&mut self, _collective: Collective, _from: Tensor, _to: Tensor) -> Result<(), DeviceError> {
         Err(DeviceError::NoRanks)
     }
 

@@ -7,6 +7,9 @@ use super::cpu::LEAST_PRODUCT_WORKSPACE_PER_THREAD;
 use base::units::Bytes;
 use ops::{Processor, WorkspaceLimits};
 
+/// NCCL's memory on a card if it was not measured.
+pub const ASSUMED_COMMUNICATOR: Bytes = Bytes(1 << 30);
+
 /// Compute threads of a card's host. Targets do not declare this number yet.
 pub(super) const HOST_THREADS: usize = 1;
 
@@ -67,6 +70,9 @@ pub struct Target {
     pub product_workspace: Bytes,
     /// Memory that the device's context occupies before the first allocation.
     pub context: Bytes,
+    /// Memory that a card's library for exchanges between ranks (NCCL) occupies. `None`: assumed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub communicator: Option<Bytes>,
     /// Total memory, context included.
     pub memory: Bytes,
     /// Whether `memory` is a requested limit rather than the machine's total.
@@ -147,10 +153,15 @@ impl Target {
     }
 
     /// The device of one of the ranks of a run: those on one machine's processors share its threads and its memory, unless
-    /// the memory is a requested limit, which is each device's own.
+    /// the memory is a requested limit, which is each device's own. A card's communicator lies beside its context.
     pub fn of_rank(&self, ranks: usize) -> Target {
-        if self.kind == DeviceKind::Cuda {
+        if ranks == 1 {
             return self.clone();
+        }
+        if self.kind == DeviceKind::Cuda {
+            let communicator = self.communicator.unwrap_or(ASSUMED_COMMUNICATOR);
+            let context = Bytes(self.context.0.saturating_add(communicator.0));
+            return Target { context, ..self.clone() };
         }
         let memory = if self.limited { self.memory } else { Bytes(self.memory.0 / ranks as u64) };
         Target { threads: (self.threads / ranks).max(1), memory, ..self.clone() }

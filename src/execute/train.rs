@@ -286,7 +286,6 @@ impl Trainer<'_> {
         let steps = step.max(1) as u64;
         measured.record_counts(&before, &after, steps);
         if self.rank.of > 1 {
-            measured.ranks = Some(self.rank.of);
             measured.sent_bytes = Some((after.sent_bytes - before.sent_bytes) / steps);
             if let Some((took, hidden)) = engine.exchanges().map_err(Failure::from)? {
                 let timed = self.config.measure.steps as f64;

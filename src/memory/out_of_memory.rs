@@ -101,8 +101,7 @@ impl OutOfMemory {
         let name = match &user.action {
             Action::Launch { op, .. } => op.name(),
             Action::Copy { .. } => "copy",
-            Action::AllReduce { .. } => "all-reduce",
-            Action::AllGather { .. } => "all-gather",
+            Action::Exchange { collective, .. } => collective.name(),
             Action::Collect { .. } => "collect",
             _ => "allocation",
         };

@@ -1,6 +1,6 @@
 //! The work of an optimizer step, independent of the machine's speed.
 
-use compile::{Action, Instruction, OperandTypes, Program, StepSection, StepSections};
+use compile::{Action, Instruction, OperandTypes, Program, StepSection, StepSections, When};
 use device::{Phase, Pool, Role};
 use ops::{DType, ValueId};
 use spec::Allocator;
@@ -111,9 +111,10 @@ impl StepWork {
                     Pool::Host | Pool::Pinned => self.to_host_bytes += bytes,
                 }
             }
-            // Once per step, whatever the section's iterations.
-            action @ (Action::AllReduce { .. } | Action::AllGather { .. }) => {
-                self.sent_bytes += program.sent_bytes(action)
+            action @ Action::Exchange { .. } => {
+                let bytes = program.sent_bytes(action);
+                // Once per step, whatever the section's iterations.
+                self.sent_bytes += if instruction.when == When::Last { bytes } else { mean(bytes) };
             }
             &Action::Allocate(storage) if program.allocator == Allocator::Direct => {
                 self.asked_bytes += mean(program.ty(storage).bytes());

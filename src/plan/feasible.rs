@@ -9,7 +9,7 @@ use super::planner::Purpose;
 use compile::rank_graphs;
 use device::{DeviceKind, Target};
 use ops::RowSlice;
-use spec::{Budget, DataResidence, Framework, Problem, Recompute, RunConfig};
+use spec::{Budget, DataResidence, Problem, Recompute, RunConfig};
 
 /// Replaces the configuration of runs that cannot be planned by the reason: those whose recompute budget is infeasible
 /// on the target, and those that hold data of unknown size. The target is requested only if some run has a budget.
@@ -62,30 +62,23 @@ pub fn skip_infeasible<E: From<PlanError>>(
 
 /// Skips the runs that the target's devices cannot train, or of which the memory there is unknown.
 pub(super) fn skip_unsupported(experiment: &mut Experiment, target: &Target, purpose: Purpose) {
-    let is_shown = purpose == Purpose::Train || experiment.plan.framework == Framework::Runner;
-    let unsupported = |config: &RunConfig| {
-        ranks_on_cards(config, target)
-            .filter(|_| is_shown)
-            .or_else(|| unsupported(config, target).filter(|_| purpose == Purpose::Train))
-    };
+    if purpose != Purpose::Train {
+        return;
+    }
     for point in &mut experiment.points {
-        if let Some(reason) = point.config.as_ref().ok().and_then(&unsupported) {
+        if let Some(reason) = point.config.as_ref().ok().and_then(|config| unsupported(config, target)) {
             point.config = Err(reason);
         }
     }
 }
 
-/// Why this program's ranks cannot be planned on cards: what their library of exchanges keeps in memory is unknown.
-fn ranks_on_cards(config: &RunConfig, target: &Target) -> Option<String> {
-    (config.ranks() > 1 && target.kind == DeviceKind::Cuda).then(|| {
-        "this version exchanges gradients between ranks on processors only: use `--device cpu`, or parallel.data = 1; \
-         `plan --as pytorch` predicts PyTorch's memory on a card"
-            .to_owned()
-    })
-}
-
 /// Why the target's devices cannot train the model, although its memory can be planned.
 fn unsupported(config: &RunConfig, target: &Target) -> Option<String> {
+    if config.ranks() > 1 && target.kind == DeviceKind::Cuda {
+        return Some(
+            "this version exchanges gradients between ranks on processors only: use `--device cpu`, or parallel.data = 1; `plan` predicts their memory on a card".to_owned(),
+        );
+    }
     let has_experts = config.model.transformer().is_some_and(|model| model.experts.is_some());
     (has_experts && target.kind == DeviceKind::Cuda).then(|| {
         "this version trains mixtures of experts on the CPU only: use `--device cpu`; `plan` predicts their memory on a card".to_owned()

@@ -24,7 +24,8 @@ pub(super) fn configuration_id(config: &RunConfig, data_digest: &str) -> String 
 pub(super) fn run_id(configuration: &str, target: &Target) -> String {
     // The memory of the GPU's context is measured each time and varies with other work on it, and figures may be
     // measured or assumed. Neither makes another run.
-    let target = Target { context: Bytes(0), figures: Figures::Measured, ..target.clone() };
+    let target =
+        Target { context: Bytes(0), communicator: None, figures: Figures::Measured, ..target.clone() };
     digest(&(configuration, &target))
 }
 

@@ -157,6 +157,14 @@ fn distributed(config: &RunConfig, options: TorchOptions) -> Covered {
                  those of whole parameters",
             );
         }
+        Shard::Gradients => {
+            return not_covered(
+                "sharded gradients (parallel.shard = \"gradients\"): fully_shard with reshard_after_forward=False",
+            );
+        }
+        Shard::Parameters => {
+            return not_covered("sharded parameters (parallel.shard = \"parameters\"): fully_shard");
+        }
     }
     if strategy.update == Update::InBackward {
         return not_covered(

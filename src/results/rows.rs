@@ -53,7 +53,7 @@ pub(super) fn empty_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
         limit_bytes: Some(target_of(plan, run).memory.0),
         limited: plan.target.limited,
         host_limit_bytes: plan.target.host_memory.map(|memory| memory.0),
-        context_bytes: (plan.target.kind == DeviceKind::Cuda).then_some(plan.target.context.0),
+        context_bytes: (plan.target.kind == DeviceKind::Cuda).then_some(target_of(plan, run).context.0),
         threads: Some(plan.target.threads),
         axes: run.axes.clone(),
         configuration: run.configuration.clone(),
@@ -65,7 +65,7 @@ pub(super) fn empty_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
 }
 
 /// The device of the run, or of its first rank.
-fn target_of(plan: &Plan, run: &PlannedRun) -> Target {
+pub(super) fn target_of(plan: &Plan, run: &PlannedRun) -> Target {
     plan.target.of_rank(run.config.as_ref().map_or(1, RunConfig::ranks))
 }
 

@@ -124,8 +124,17 @@ const CACHING: &[&str] = &[
     "{ caching = { expandable_segments = true } }",
 ];
 
-/// One device, and several, the last of which divide the states.
-const RANKS: &[&str] = &["{}", "{ data = 2 }", "{ data = 3 }", SHARED_STATES];
+/// One device, and several, the last of which divide more than the samples.
+const RANKS: &[&str] = &[
+    "{}",
+    "{ data = 2 }",
+    "{ data = 3 }",
+    "{ data = 2, shard = 'optimizer' }",
+    "{ data = 2, shard = 'gradients' }",
+    SHARED_PARAMETERS,
+];
+const SHARED: &[&str] = RANKS.split_at(3).1;
+const SHARED_PARAMETERS: &str = "{ data = 2, shard = 'parameters' }";
 /// Of unequal ranks, some activations would be moved on some only.
 const WITHOUT_THRESHOLD: &[&str] = &[
     "{}",
@@ -133,7 +142,6 @@ const WITHOUT_THRESHOLD: &[&str] = &[
     "{ parameters = true, ahead = 0 }",
     "{ parameters = true, optimizer = true, activations = true }",
 ];
-const SHARED_STATES: &str = "{ data = 2, shard = 'optimizer' }";
 
 pub const KEYS: &[Key] = &[
     Key { name: "accumulate", values: &["1", "2", "3"], needs: &[], same: Same::Rounding },
@@ -360,12 +368,13 @@ pub const KEYS: &[Key] = &[
             Need { of: RANKS.split_at(1).1, key: "graph", one_of: &["false"] },
             Need { of: RANKS.split_at(1).1, key: MODEL, one_of: WITHOUT_BATCH_NORM },
             Need { of: &["{ data = 3 }"], key: "offload", one_of: WITHOUT_THRESHOLD },
-            Need { of: &[SHARED_STATES], key: "optimizer_state", one_of: &[r#""fp32""#, r#""bf16""#] },
-            Need { of: &[SHARED_STATES], key: "rounding", one_of: &[r#""nearest""#] },
-            Need { of: &[SHARED_STATES], key: "update", one_of: &[r#""after_backward""#] },
-            Need { of: &[SHARED_STATES], key: "place", one_of: &["{}"] },
+            Need { of: SHARED, key: "optimizer_state", one_of: &[r#""fp32""#, r#""bf16""#] },
+            Need { of: SHARED, key: "rounding", one_of: &[r#""nearest""#] },
+            Need { of: SHARED, key: "update", one_of: &[r#""after_backward""#] },
+            Need { of: SHARED, key: "place", one_of: &["{}"] },
+            Need { of: &[SHARED_PARAMETERS], key: "init", one_of: &[r#""device""#, r#""host""#] },
             Need {
-                of: &[SHARED_STATES],
+                of: SHARED,
                 key: "offload",
                 one_of: &["{}", "{ activations = '600 B', pinned = false, ahead = 2 }"],
             },

@@ -57,6 +57,7 @@ pub fn target() -> Target {
         page: Bytes(4096),
         product_workspace: Bytes(1 << 20),
         context: Bytes(0),
+        communicator: None,
         memory: Bytes(1 << 40),
         limited: false,
         host_memory: None,

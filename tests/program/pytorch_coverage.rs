@@ -193,6 +193,8 @@ fn runs_of_several_ranks_without_a_script_are_not_predicted() {
         ]),
         reason(&["plan.torch_version=\"2.11\""]),
         reason(&["strategies.plain.parallel.shard=optimizer"]),
+        reason(&["strategies.plain.parallel.shard=gradients"]),
+        reason(&["strategies.plain.parallel.shard=parameters"]),
         reason(&["strategies.plain.update=in_backward"]),
         reason(&["strategies.plain={params=\"bf16\",residual=\"bf16\",gradient_dtype=\"fp32\"}"]),
         reason(&["plan.torch_checkpoint=reentrant", "strategies.plain.loss_chunks=2"]),

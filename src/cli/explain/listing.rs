@@ -59,8 +59,7 @@ fn describe(program: &Program, target: &Target, instruction: &Instruction) -> St
         Action::Copy { queue, from, to } => {
             format!("copy on the {} queue: {} -> {}", queue.name(), program.full_name(*from), typed(&[*to]))
         }
-        Action::AllReduce { to, .. } => format!("all-reduce -> {}", typed(&[*to])),
-        Action::AllGather { to, .. } => format!("all-gather -> {}", typed(&[*to])),
+        Action::Exchange { collective, to, .. } => format!("{} -> {}", collective.name(), typed(&[*to])),
         Action::Record { queue, event } => {
             format!("event {} recorded by the {} queue", event.0, queue.name())
         }

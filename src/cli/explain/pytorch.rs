@@ -26,7 +26,7 @@ pub(super) fn text(
     config: &RunConfig,
     changes: Vec<Change>,
 ) -> Result<String, Failure> {
-    let machine = torch::machine(&plan.target, plan.keys)?;
+    let machine = torch::machine(&plan.target.of_rank(config.ranks()), plan.keys)?;
     let not_predicted = |reason| {
         Failure::input(format!(
             "PyTorch's memory of {} is not predicted: {reason}\n = help: `--as runner` explains this program's memory",
@@ -44,7 +44,7 @@ pub(super) fn text(
         let count = micro_batches(config.of_rank(0).micro_batches());
         let _ = writeln!(out, "{} parameters, {count}", Count(prediction.parameters));
     }
-    let context = plan.target.context;
+    let context = plan.target.of_rank(config.ranks()).context;
     let fit = match forecast.fit {
         Fit::Fits => format!("fits in {}", plan.target.memory),
         Fit::OnlyByRetrying => {

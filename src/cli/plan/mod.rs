@@ -60,7 +60,9 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     check_link(&args, &inputs, pytorch.is_some())?;
     let (rows, rates) = args.rows(&inputs, pytorch.is_some());
     let basis = rates.map(|rates| estimates::Basis::of(&inputs.plans, &rates, &rows, &args.out));
-    let cautions = target.and_then(|target| target.figures.caution()).into_iter();
+    let communicator = inputs.plans.iter().find_map(messages::communicator);
+    let cautions =
+        target.and_then(|target| target.figures.caution()).into_iter().chain(communicator.as_deref());
     let cautions =
         cautions.chain(basis.as_ref().and_then(estimates::Basis::caution)).collect::<Vec<_>>().join("; ");
     let caution = Some(cautions).filter(|text| !text.is_empty());

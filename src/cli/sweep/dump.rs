@@ -111,8 +111,12 @@ fn dump(
     let folder = dumps.begin(&run.id).map_err(Failure::machine)?;
     job::describe(&folder, plan, run, result.repeat, store)?;
     let option = dumps.contents().option();
-    // The first rank writes files while the others wait.
-    let Children { commands, memory: _memory } = job::children(&folder, args, run, DAY, |_| Some(option))?;
+    let stall = match dumps.contents() {
+        // The first rank writes files while the others wait.
+        DumpContents::Tensors => DAY,
+        DumpContents::Checkpoint => args.stall,
+    };
+    let Children { commands, memory: _memory } = job::children(&folder, args, run, stall, |_| Some(option))?;
     let ending = execute::run_children(commands, folder.log(), args.timeout, interrupted, |message| {
         progress.message(&message)
     });

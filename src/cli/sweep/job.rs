@@ -54,6 +54,7 @@ pub(super) fn execute(
     // Measuring rates takes as long as a short run: the other repeats use the first one's.
     let before = store.finished_repeats(&run.id).map_err(Failure::machine)?;
     let measures_rates = before.iter().all(|row| row.product_flops_per_s.is_none());
+    let ranks = run.config.as_ref().map_or(1, RunConfig::ranks);
     let options = |rank: usize| (!measures_rates || rank > 0).then_some("--without-rates");
     let Children { commands, memory: _memory } = children(&folder, args, run, args.stall, options)?;
     let ending = execute::run_children(commands, folder.log(), args.timeout, interrupted, |message| {
@@ -63,6 +64,7 @@ pub(super) fn execute(
     let log = store.repeat_folder(&run.id, job.repeat).join(LOG_FILE);
     let planned = Row { sweep: name.clone(), ..results::planned_row(plan, run, job.repeat) };
     let mut row = row(planned, ending, args.timeout, &log);
+    row.ranks = (ranks > 1).then_some(ranks);
     if store.commit(folder, &row).map_err(Failure::machine)? == Committed::Theirs {
         // Another sweep committed the same repeat first.
         row = store.finished(&run.id, job.repeat).map_err(Failure::machine)?.unwrap_or(row);

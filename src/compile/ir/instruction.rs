@@ -1,6 +1,6 @@
 //! Instructions: one action, with its scope, phase and device.
 
-use device::{Event, Phase, Pool, Queue};
+use device::{Collective, Event, Phase, Pool, Queue};
 use graph::ScopeId;
 use ops::{Op, RowSlice, ValueId};
 
@@ -20,13 +20,10 @@ pub enum Action {
         from: ValueId,
         to: ValueId,
     },
-    /// Replaces numbers by their sums over all ranks.
-    AllReduce {
-        from: ValueId,
-        to: ValueId,
-    },
-    /// Completes a value of which each rank has a share, in the order of ranks: `from`, a part of `to`.
-    AllGather {
+    /// Exchanges numbers with the other ranks. `to` is the next version of `from` in an all-reduce; in the others one of
+    /// both is this rank's share of the whole.
+    Exchange {
+        collective: Collective,
         from: ValueId,
         to: ValueId,
     },
@@ -106,7 +103,7 @@ impl Instruction {
         match self.action {
             Action::Launch { .. } => self.device.queue(),
             Action::Copy { queue, .. } | Action::Record { queue, .. } | Action::Wait { queue, .. } => queue,
-            Action::AllReduce { .. } | Action::AllGather { .. } => Queue::Communication,
+            Action::Exchange { .. } => Queue::Communication,
             Action::Allocate(_)
             | Action::Free(_)
             | Action::Leak(_)
@@ -121,9 +118,7 @@ impl Action {
     pub fn reads(&self) -> &[ValueId] {
         match self {
             Action::Launch { inputs, .. } => inputs,
-            Action::Copy { from, .. } | Action::AllReduce { from, .. } | Action::AllGather { from, .. } => {
-                std::slice::from_ref(from)
-            }
+            Action::Copy { from, .. } | Action::Exchange { from, .. } => std::slice::from_ref(from),
             Action::Collect { value, .. } => std::slice::from_ref(value),
             _ => &[],
         }
@@ -132,9 +127,7 @@ impl Action {
     pub(crate) fn writes(&self) -> &[ValueId] {
         match self {
             Action::Launch { outputs, .. } => outputs,
-            Action::Copy { to, .. } | Action::AllReduce { to, .. } | Action::AllGather { to, .. } => {
-                std::slice::from_ref(to)
-            }
+            Action::Copy { to, .. } | Action::Exchange { to, .. } => std::slice::from_ref(to),
             _ => &[],
         }
     }
@@ -142,6 +135,13 @@ impl Action {
     pub fn workspace(&self) -> Option<ValueId> {
         match self {
             Action::Launch { workspace, .. } => *workspace,
+            _ => None,
+        }
+    }
+
+    pub fn collective(&self) -> Option<Collective> {
+        match self {
+            Action::Exchange { collective, .. } => Some(*collective),
             _ => None,
         }
     }

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::instruction::{Action, Instruction};
-use super::value::{BatchBuffer, Share, Value};
+use super::value::{BatchBuffer, ShapeSource, Share, Value};
 use crate::lengths::LengthPrograms;
 use device::{Event, Phase, Placed, Pool, Role, Work};
 use graph::{Initial, MicroBatch, Pass, Scope, ScopeId};
-use ops::{Loss, Members, Storage, TensorType, UpdateFormat, ValueId};
+use ops::{Loss, Member, Members, Storage, TensorType, UpdateFormat, ValueId};
 use spec::Allocator;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -115,7 +115,10 @@ pub struct Bucket {
     /// Index of the optimizer's parameter group, if its parameters are trained.
     pub update: usize,
     pub members: Members,
+    /// The parameters that this rank has: all members, or its share.
     pub parameters: ValueId,
+    /// The value with all members: `parameters`; if ranks divide those, it is gathered for each use.
+    pub whole: ValueId,
     /// The scales of quantized parameters.
     pub scales: Vec<BucketState>,
     pub gradients: Option<ValueId>,
@@ -268,7 +271,7 @@ pub struct Program {
     pub batch_size: usize,
     /// Number of ranks that train together.
     pub ranks: usize,
-    /// This rank's share of the optimizer states, if ranks divide them.
+    /// This rank's share of what ranks divide among them.
     pub share: Option<Share>,
     /// Samples of an evaluation batch, over all ranks.
     pub evaluation_batch_size: usize,
@@ -321,6 +324,40 @@ impl Program {
         let of_parameters = |bucket: &&Bucket| self.value(bucket.parameters).role == Role::Parameter;
         let buckets = self.buckets.iter().filter(of_parameters);
         buckets.filter(|bucket| matches(bucket)).map(Bucket::parameter_count).sum()
+    }
+
+    /// Elements of the trained parameters that other ranks update.
+    pub fn updated_by_others(&self) -> u64 {
+        let Some(share) = self.share else { return 0 };
+        let of_bucket = |index: usize| {
+            let Bucket { ref members, whole, .. } = self.buckets[index];
+            let (own, _) = share.part(members, self.ty(whole));
+            let elements = |members: &Members| members.iter().map(Member::elements).sum::<usize>();
+            (elements(members) - elements(&own)) as u64
+        };
+        self.trained().map(of_bucket).sum()
+    }
+
+    /// The parts of a bucket's members that this rank has.
+    pub fn own_members(&self, bucket: &Bucket) -> Members {
+        match self.share.filter(|_| bucket.parameters != bucket.whole) {
+            Some(share) => share.part(&bucket.members, self.ty(bucket.whole)).0,
+            None => bucket.members.clone(),
+        }
+    }
+
+    /// Whether this rank has a share of the gradients of a trained bucket.
+    pub(crate) fn divides_gradients(&self, bucket: usize) -> bool {
+        let Bucket { whole, gradients, .. } = self.buckets[bucket];
+        gradients.is_some_and(|gradients| self.ty(gradients).elements() < self.ty(whole).elements())
+    }
+
+    /// The share that a value is gathered from: a bucket with all members, or one of them.
+    pub(crate) fn gathered_from(&self, id: ValueId) -> Option<(ValueId, ValueId)> {
+        let whole = self.parent_or_self(id);
+        let ShapeSource::Bucket(bucket) = self.value(whole).shape_source else { return None };
+        let bucket = &self.buckets[bucket];
+        (bucket.whole == whole && bucket.parameters != whole).then_some((whole, bucket.parameters))
     }
 
     /// By value: whether it is one of `ids`.
@@ -402,15 +439,11 @@ impl Program {
         }
     }
 
-    /// Bytes that a rank sends to others in an exchange: to each its share of the numbers, in an all-reduce twice.
+    /// Bytes that a rank sends to the others in an exchange; 0 for other actions.
     pub fn sent_bytes(&self, action: &Action) -> u64 {
-        let (times, numbers) = match *action {
-            Action::AllReduce { to, .. } => (2, to),
-            Action::AllGather { to, .. } => (1, to),
-            _ => return 0,
-        };
-        let (bytes, ranks) = (u128::from(self.ty(numbers).bytes()), self.ranks as u128);
-        (times * (ranks - 1) * bytes / ranks) as u64
+        let Action::Exchange { collective, from, to } = *action else { return 0 };
+        let whole = self.ty(from).bytes().max(self.ty(to).bytes());
+        collective.sent_bytes(whole, self.ranks)
     }
 
     /// FLOPs of all launches of some code.

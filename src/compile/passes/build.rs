@@ -111,6 +111,7 @@ fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<
             update: group.update,
             members: members.clone(),
             parameters: of,
+            whole: of,
             scales: Vec::new(),
             gradients: None,
             states: Vec::new(),
@@ -169,7 +170,7 @@ pub(crate) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
     let (looked_up, hidden_matrices) = (graph.looked_up(), graph.hidden_matrices());
     let updates = config.train.optimizer.groups();
     let devices = devices(&graph.scopes, config);
-    let (shards, ranks) = (config.shards_states(), config.ranks());
+    let ranks = config.ranks();
     // Random sites follow the order of the graph's parameters, whatever the buckets.
     let mut next = 0..;
     let site = |value: &GraphValue| match value.kind {
@@ -216,7 +217,11 @@ pub(crate) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
             Member { stacked, ..Member::new(shape, decay, sites[index]) }
         };
         let (members, ty) = lay_out(parameters.iter().map(tensor), group.dtype, narrowest);
-        let ty = if shards && group.trainable { padded(ty, ranks) } else { ty };
+        let is_divided = match config.shards_parameters() {
+            true => !group.buffers,
+            false => config.shards_states() && group.trainable,
+        };
+        let ty = if is_divided { padded(ty, ranks) } else { ty };
         Layout { group, parameters, members, ty }
     })
 }

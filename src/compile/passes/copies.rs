@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 
 use super::Draft;
 use super::annotations::Annotations;
-use crate::ir::{Action, Instruction, Offloadable, Program, Stage, Value, Variant};
-use device::{Phase, Pool, Queue, Role};
+use crate::ir::{Action, Instruction, Offloadable, Program, Stage, Value, Variant, View};
+use device::{Collective, Phase, Pool, Queue, Role};
 use graph::ScopeId;
 use ops::{TensorType, ValueId};
 
@@ -207,8 +207,12 @@ impl LocalCopies<'_> {
         let cast = instruction.action.is_cast().then(|| instruction.clone());
         if let Action::Launch { op, inputs, outputs, .. } = &mut instruction.action {
             if self.layer_pass != Some(layer_pass) {
+                // The last layer's backward follows its forward: what is gathered stays.
+                let layer = |of: LayerPass| of.map(|(layer, _)| layer);
+                let turns = self.layer_pass.is_some_and(|last| layer(last) == layer(layer_pass));
+                let program = &*self.program;
+                self.copies.retain(|(_, original), _| turns && program.gathered_from(*original).is_some());
                 self.layer_pass = Some(layer_pass);
-                self.copies.clear();
                 self.pending_stores.clear();
             }
             for input in inputs.iter_mut() {
@@ -236,7 +240,9 @@ impl LocalCopies<'_> {
                 stores.push(copy(*output, original, scope, phase));
             }
         }
-        let is_remote = |of: &ValueId| self.program.value(*of).pool.home() != device;
+        let is_remote = |of: &ValueId| {
+            self.program.value(*of).pool.home() != device || self.program.gathered_from(*of).is_some()
+        };
         if let Some(cast) = cast.filter(|cast| cast.action.reads().iter().any(is_remote)) {
             let outputs = cast.action.writes().iter();
             self.casts.extend(outputs.map(|&output| (output, (layer_pass, cast.clone()))));
@@ -275,6 +281,9 @@ impl LocalCopies<'_> {
         if let Some(launch) = self.cast_in_other_layer(original) {
             return self.repeat_cast(original, launch, (scope, phase, device), fetches, casts);
         }
+        if let Some((whole, share)) = self.program.gathered_from(original) {
+            return self.gathered(original, (whole, share), (scope, phase, device), fetches);
+        }
         let from = match self.offloaded.get(&original) {
             Some(&host) if phase == Phase::Backward => host,
             _ => original,
@@ -286,6 +295,29 @@ impl LocalCopies<'_> {
         let written = self.written.get(&self.program.storage(original)).copied().unwrap_or(0);
         fetches.push((written, copy(from, local, scope, phase)));
         local
+    }
+
+    /// The local version of a parameter that is gathered with its bucket.
+    fn gathered(
+        &mut self,
+        original: ValueId,
+        (whole, share): (ValueId, ValueId),
+        (scope, phase, device): (ScopeId, Phase, Pool),
+        fetches: &mut Vec<(usize, Instruction)>,
+    ) -> ValueId {
+        let local = match self.copies.get(&(device, whole)) {
+            Some(&local) => local,
+            None => {
+                let local = self.add_local((device, phase), whole);
+                let gather = Action::Exchange { collective: Collective::AllGather, from: share, to: local };
+                fetches.push((0, Instruction::new(gather, scope, phase)));
+                local
+            }
+        };
+        let View { range, .. } = self.program.value(original).view.expect("parameters lie in buckets");
+        let view = self.program.add_view_like(original, range, local);
+        self.register(device, original, view);
+        view
     }
 
     /// The launch that cast a remote value for another layer or pass. Such a cast is repeated: a kept cast would live

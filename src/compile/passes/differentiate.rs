@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::Draft;
 use super::annotations::Annotations;
 use super::dtypes::Dtypes;
-use crate::ir::{Action, Instruction, Program, Section, SectionKind, Stage, Value, Variant, View};
+use crate::ir::{Action, Bucket, Instruction, Program, Section, SectionKind, Stage, Value, Variant, View};
 use crate::recompute_plan::{RecomputePolicy, RecomputeRegion};
 use device::{Phase, Role};
 use graph::ScopeId;
@@ -87,10 +87,10 @@ fn first_loss(code: &[Instruction]) -> ValueId {
 /// Adds a gradient bucket for each trainable parameter bucket, and a view of it for each parameter.
 fn add_gradient_buckets(program: &mut Program, dtype: DType, annotations: &Annotations) {
     for index in program.trained() {
-        let of = program.buckets[index].parameters;
-        let parameters = program.value(of).clone();
+        let Bucket { parameters, whole, .. } = program.buckets[index];
+        let pool = annotations.bucket_pool(parameters, annotations.gradients);
+        let parameters = program.value(whole).clone();
         let ty = TensorType { dtype, ..parameters.ty };
-        let pool = annotations.bucket_pool(of, annotations.gradients);
         let gradients = Value { variant: Variant::Gradient, role: Role::Gradient, ty, pool, ..parameters };
         let gradients = program.add_like(gradients);
         program.buckets[index].gradients = Some(gradients);

@@ -21,6 +21,7 @@ mod leaks;
 pub(crate) mod offsets;
 mod placement;
 mod sections;
+mod shard_layout;
 pub(crate) mod slices;
 mod storage;
 mod update;
@@ -55,24 +56,26 @@ struct Pass {
 }
 
 /// The fixed order of the passes. Building the forward pass comes before them.
-const PASSES: [Pass; 20] = [
+const PASSES: [Pass; 21] = [
     // Slices of the loss (`loss_chunks`).
     Pass { name: "choose operations", run: Some(slices::slice) },
     // Values get their dtypes. Casts precede differentiation, so that they are differentiated too.
     Pass { name: "dtypes and casts", run: Some(dtypes::assign) },
     // The device and the pool of each layer.
     Pass { name: "placement", run: Some(placement::place) },
-    // The part of each bucket that this process owns.
-    Pass { name: "shard layout", run: None },
+    // The part of each bucket that this rank has.
+    Pass { name: "shard layout", run: Some(shard_layout::lay_out) },
     Pass { name: "annotations", run: Some(annotations::annotate) },
     Pass { name: "differentiate", run: Some(differentiate::differentiate) },
     // Before sections are duplicated for further micro-batches.
     Pass { name: "fuse casts", run: Some(fuse_casts::fuse) },
+    // Shares of the sums of gradients over all ranks, by micro-batch.
+    Pass { name: "scatter", run: Some(collectives::scatter) },
     Pass { name: "micro-batch sections", run: Some(sections::split) },
-    // Sums of gradients over all ranks.
-    Pass { name: "collectives", run: Some(collectives::insert) },
+    // Sums of a step's gradients over all ranks.
+    Pass { name: "reduce", run: Some(collectives::reduce) },
     Pass { name: "scale, clip, update", run: Some(update::update) },
-    // Transfers of operands whose pool is on the other device.
+    // Transfers of operands whose pool is on the other device, and of those that are divided among ranks.
     Pass { name: "copies", run: Some(copies::insert) },
     // Outputs that an evaluation collects, at the end of its forward passes.
     Pass { name: "collect", run: Some(collect::collect) },

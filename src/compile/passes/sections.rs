@@ -5,7 +5,7 @@ use super::Draft;
 use crate::ir::{Action, Instruction, Program, Section, SectionKind, Stage, View};
 use device::Phase;
 use graph::MicroBatch;
-use ops::{Fill, Op, ValueId};
+use ops::{Add, Fill, Op, ValueId};
 use spec::{Gradients, RunConfig};
 
 impl Section {
@@ -57,7 +57,9 @@ pub(super) fn split(draft: &mut Draft) {
         program.sections[tail].live_in = carried.clone();
         let adds_to: Vec<_> = left.into_iter().zip(carried.iter().copied()).collect();
         let code = std::mem::take(&mut program.sections[tail].code);
-        program.sections[tail].code = accumulating(program, &code, &adds_to, false);
+        // Whole gradients that live within a micro-batch are its own.
+        let copy = draft.config.shards_gradients();
+        program.sections[tail].code = accumulating(program, &code, &adds_to, copy);
     }
     let micro = Section::new(SectionKind::Micro, draft.config);
     if micro.repeat_count > 0 {
@@ -113,7 +115,7 @@ pub(crate) fn fill_with_zeros(
 type Replacements = Vec<Option<ValueId>>;
 
 /// The code in accumulating form: `adds_to` pairs each live-out storage with the live-in value that it adds to. With
-/// `copy`, the code gets new values.
+/// `copy`, the code gets new values. Shares of sums over ranks are added after each exchange.
 fn accumulating(
     program: &mut Program,
     code: &[Instruction],
@@ -160,6 +162,19 @@ fn accumulating(
                 let next = new_value(program, &mut replacements, *to);
                 replacements[to.index()] = Some(next);
                 *to = next;
+            }
+            Action::Exchange { from, to, .. } => {
+                let own = *to;
+                *from = current(program, &mut replacements, *from);
+                *to = program.add_like(program.value(own).clone());
+                let inputs = vec![current(program, &mut replacements, own), *to];
+                let next = program.add_version(inputs[0]);
+                replacements[own.index()] = Some(next);
+                let op = Op::Add(Add::PLAIN);
+                let add = Action::Launch { op, inputs, outputs: vec![next], workspace: None };
+                let add = Instruction { action: add, ..instruction.clone() };
+                result.extend([instruction, add]);
+                continue;
             }
             _ => {}
         }

@@ -9,11 +9,11 @@ use super::dtypes::Dtypes;
 use super::sections::fill_with_zeros;
 use crate::ir::{
     Action, Bucket, BucketState, Instruction, LossScaling, Program, Results, Section, SectionKind,
-    ShapeSource, Share, Stage, SubRange, Value, View,
+    ShapeSource, Stage, Value,
 };
-use device::{Phase, Pool, Queue, Role};
+use device::{Collective, Phase, Pool, Queue, Role};
 use graph::ScopeId;
-use ops::{Cast, GlobalNorm, GradientTerms, Op, Shape, State, TensorType, ValueId};
+use ops::{Cast, GlobalNorm, GradientTerms, Member, Members, Op, State, TensorType, ValueId};
 use spec::{DynamicLossScale, Gradients, LossScale, Update, UpdateGroup};
 
 pub(super) fn update(draft: &mut Draft) {
@@ -21,9 +21,7 @@ pub(super) fn update(draft: &mut Draft) {
     let program = &mut draft.program;
     let scope = program.add_scope("optimizer");
     let groups = config.train.optimizer.groups();
-    let share = config.shards_states().then(|| Share { index: draft.target.rank, of: config.ranks() });
-    program.share = share;
-    add_states(program, &groups, &draft.annotations, share);
+    add_states(program, &groups, &draft.annotations);
     let loss = program.loss.expect("set by differentiation");
 
     let mut code = Vec::new();
@@ -53,17 +51,14 @@ pub(super) fn update(draft: &mut Draft) {
     let arithmetic = Dtypes::arithmetic(config, draft.target);
     let mut updates = Vec::new();
     for index in program.trained() {
-        let Bucket { format, update, ref members, parameters, .. } = program.buckets[index];
-        let members = match share {
-            None => members.clone(),
-            Some(share) => share.part(members, program.ty(parameters)).0,
-        };
+        let Bucket { format, update, .. } = program.buckets[index];
+        let members = trained_members(program, index).0;
         let gradients = GradientTerms { members, clip_norm, scaled: scale.is_some() };
         let numbers_at = groups[..update].iter().map(|group| group.rule.numbers_len()).sum();
         let rule = groups[update].rule.clone();
         let mut op = Op::OptimizerStep(ops::OptimizerStep { gradients, format, numbers_at, rule });
         op.set_arithmetic(arithmetic);
-        updates.extend(apply(program, (index, share), op, [Some(numbers), norm, scale]));
+        updates.extend(apply(program, index, op, [Some(numbers), norm, scale]));
     }
     if in_backward {
         apply_in_backward(program, updates);
@@ -120,7 +115,7 @@ fn apply_in_backward(program: &mut Program, updates: Vec<Instruction>) {
     let sums: HashMap<ValueId, ValueId> = code
         .iter()
         .filter_map(|instruction| match instruction.action {
-            Action::AllReduce { from, to } => Some((from, to)),
+            Action::Exchange { from, to, .. } => Some((from, to)),
             _ => None,
         })
         .collect();
@@ -138,12 +133,7 @@ fn apply_in_backward(program: &mut Program, updates: Vec<Instruction>) {
 }
 
 /// Adds the optimizer states of each bucket: zeros or a copy of the parameters, live from the start.
-fn add_states(
-    program: &mut Program,
-    groups: &[UpdateGroup],
-    annotations: &Annotations,
-    share: Option<Share>,
-) {
+fn add_states(program: &mut Program, groups: &[UpdateGroup], annotations: &Annotations) {
     let mut values = Vec::new();
     let mut start = Vec::new();
     for bucket in program.trained() {
@@ -151,10 +141,10 @@ fn add_states(
         let Bucket { format, update, .. } = program.buckets[bucket];
         let states = groups[update].rule.kept(format);
         for (index, state) in states.iter().enumerate() {
-            let added = add_state(program, (bucket, index), state, pool, share);
+            let added = add_state(program, (bucket, index), state, pool);
             values.push(added.value);
             start.push(if state.copy {
-                copy_of_parameters(program, (bucket, share), added.value)
+                copy_of_parameters(program, bucket, added.value)
             } else {
                 fill_with_zeros(program, added.value, added.value, Phase::Start)
             });
@@ -171,13 +161,9 @@ fn add_states(
 }
 
 /// Initialises master weights from the parameters.
-fn copy_of_parameters(
-    program: &mut Program,
-    (bucket, share): (usize, Option<Share>),
-    copy: ValueId,
-) -> Instruction {
+fn copy_of_parameters(program: &mut Program, bucket: usize, copy: ValueId) -> Instruction {
     let Bucket { parameters, scope, .. } = program.buckets[bucket];
-    let of = part(program, parameters, share);
+    let of = own_part(program, bucket, parameters);
     let op = Op::Cast(Cast { to: program.ty(copy).dtype });
     let action = Action::Launch { op, inputs: vec![of], outputs: vec![copy], workspace: None };
     Instruction::new(action, scope, Phase::Start)
@@ -188,14 +174,9 @@ fn add_state(
     (bucket, index): (usize, usize),
     state: &State,
     pool: Pool,
-    share: Option<Share>,
 ) -> BucketState {
-    let of = &program.buckets[bucket];
-    let parameters = program.value(of.parameters).clone();
-    let (members, ty) = match share {
-        None => (of.members.clone(), parameters.ty),
-        Some(share) => share.part(&of.members, parameters.ty),
-    };
+    let parameters = program.value(program.buckets[bucket].parameters).clone();
+    let (members, ty) = trained_members(program, bucket);
     let (members, ty) = state.layout(&members, ty);
     let (name, shape_source) = (state.name, ShapeSource::State(bucket, index));
     let role = if state.copy { Role::MasterWeight } else { Role::Optimizer };
@@ -207,9 +188,6 @@ fn add_state(
 
 /// The norm of all gradients, also copied to the host.
 fn global_norm(program: &mut Program, code: &mut Vec<Instruction>, scope: ScopeId, device: Pool) -> ValueId {
-    let buckets = program.trained().map(|bucket| program.buckets[bucket].members.clone()).collect();
-    let scale = program.loss_scaling.map(|scaling| scaling.scale);
-    let inputs = gradient_buckets(program).into_iter().chain(scale).collect();
     let ty = (ShapeSource::Fixed, TensorType::scalar());
     let host_scope = program.value(program.host_buffers.results.loss).scope;
     let host = program.add_value("norm", host_scope, ty, Role::Input, Pool::Pinned);
@@ -220,13 +198,40 @@ fn global_norm(program: &mut Program, code: &mut Vec<Instruction>, scope: ScopeI
             section.live_in.insert(0, host);
         }
     }
-    let op = Op::GlobalNorm(GlobalNorm { buckets, scaled: scale.is_some() });
     let norm = match device {
         Pool::Device => program.add_value("norm", scope, ty, Role::Activation, device),
         Pool::Host | Pool::Pinned => host,
     };
-    let action = Action::Launch { op, inputs, outputs: vec![norm], workspace: None };
-    code.push(Instruction::new(action, scope, Phase::Update));
+    let launch = |op: GlobalNorm, inputs: Vec<ValueId>, output: ValueId| {
+        let action =
+            Action::Launch { op: Op::GlobalNorm(op), inputs, outputs: vec![output], workspace: None };
+        Instruction::new(action, scope, Phase::Update)
+    };
+    let buckets: Vec<usize> = program.trained().collect();
+    let own = |bucket| {
+        own_part(program, bucket, program.buckets[bucket].gradients.expect("added by differentiation"))
+    };
+    let gradients: Vec<ValueId> = buckets.into_iter().map(own).collect();
+    let scale = program.loss_scaling.map(|scaling| scaling.scale);
+    let inputs = gradients.into_iter().chain(scale).collect();
+    match program.share {
+        None => {
+            let buckets = program.trained().map(|bucket| program.buckets[bucket].members.clone()).collect();
+            code.push(launch(GlobalNorm { buckets, scaled: scale.is_some() }, inputs, norm));
+        }
+        // The norm of all shares' norms.
+        Some(share) => {
+            let buckets = program.trained().map(|bucket| trained_members(program, bucket).0).collect();
+            let own = program.add_value("norm", scope, ty, Role::Activation, device);
+            code.push(launch(GlobalNorm { buckets, scaled: scale.is_some() }, inputs, own));
+            let ty = TensorType::f32(&[share.of]);
+            let norms = program.add_value("norms", scope, (ShapeSource::Fixed, ty), Role::Activation, device);
+            let gather = Action::Exchange { collective: Collective::AllGather, from: own, to: norms };
+            code.push(Instruction::new(gather, scope, Phase::Update));
+            let members = [Member::new(ty.shape, false, 0)].into_iter().collect();
+            code.push(launch(GlobalNorm { buckets: vec![members], scaled: false }, vec![norms], norm));
+        }
+    }
     if norm != host {
         code.push(copy(Queue::Compute, norm, host, scope));
     }
@@ -255,30 +260,31 @@ fn adapt_loss_scale(program: &mut Program, code: &mut Vec<Instruction>, choice: 
     }
 }
 
-/// A rank's share of a bucket, or the whole.
-fn part(program: &mut Program, bucket: ValueId, share: Option<Share>) -> ValueId {
-    let Some(share) = share else { return bucket };
-    let Value { name, scope, ty, .. } = *program.value(bucket);
-    let shape = Shape::new(&[share.range(ty.elements()).len()]);
-    program.add_view(
-        name,
-        scope,
-        (ShapeSource::Fixed, shape),
-        View { of: bucket, range: SubRange::Share(share) },
-    )
+/// The parts of a bucket's members that this rank updates, and the type of its parameters.
+fn trained_members(program: &Program, bucket: usize) -> (Members, TensorType) {
+    let Bucket { members, whole, .. } = &program.buckets[bucket];
+    match program.share {
+        None => (members.clone(), program.ty(*whole)),
+        Some(share) => share.part(members, program.ty(*whole)),
+    }
 }
 
-/// The optimizer step of one bucket, or of a rank's share, which is followed by an exchange with the others; `numbers` are
-/// step scalars, gradient norm and loss scale. With master weights, parameters are only written.
-fn apply(
-    program: &mut Program,
-    (bucket, share): (usize, Option<Share>),
-    op: Op,
-    numbers: [Option<ValueId>; 3],
-) -> Vec<Instruction> {
-    let bucket = program.buckets[bucket].clone();
-    let gradients = part(program, bucket.gradients.expect("added by differentiation"), share);
-    let own = part(program, bucket.parameters, share);
+/// What this rank updates of a bucket's parameters or gradients: its share, which the value may already be, or all.
+fn own_part(program: &mut Program, bucket: usize, id: ValueId) -> ValueId {
+    let whole = program.ty(program.buckets[bucket].whole);
+    match program.share.filter(|_| program.ty(id).elements() == whole.elements()) {
+        None => id,
+        Some(share) => program.share_of(id, share),
+    }
+}
+
+/// The optimizer step of what this rank updates of a bucket. If it updates a share of parameters that all ranks have, it
+/// gets those of the others. `numbers` are step scalars, gradient norm and loss scale. With master weights, parameters are
+/// only written.
+fn apply(program: &mut Program, index: usize, op: Op, numbers: [Option<ValueId>; 3]) -> Vec<Instruction> {
+    let bucket = program.buckets[index].clone();
+    let gradients = own_part(program, index, bucket.gradients.expect("added by differentiation"));
+    let own = own_part(program, index, bucket.parameters);
     let states: Vec<ValueId> = bucket.states.iter().map(|state| state.value).collect();
     let parameters = (!bucket.format.has_master()).then_some(own);
     let inputs = parameters.into_iter().chain([gradients]).chain(states.iter().copied());
@@ -287,7 +293,10 @@ fn apply(
     let outputs: Vec<ValueId> = written.map(|id| program.add_version(id)).collect();
     let from = outputs[0];
     let action = Action::Launch { op, inputs, outputs, workspace: None };
-    let gather = share.map(|_| Action::AllGather { from, to: program.add_version(bucket.parameters) });
+    let gather = (own != bucket.parameters).then(|| {
+        let to = program.add_version(bucket.parameters);
+        Action::Exchange { collective: Collective::AllGather, from, to }
+    });
     let instruction = |action| Instruction::new(action, bucket.scope, Phase::Update);
     [action].into_iter().chain(gather).map(instruction).collect()
 }

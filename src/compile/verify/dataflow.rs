@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{Invariant, Violation, at, broken};
-use crate::ir::{Program, Section, SubRange, Value, View};
+use crate::ir::{Program, Section, Stage, SubRange, Value, View};
 use ops::ValueId;
 
 /// Properties of values that the checks of all sections share: deep models have too many values to scan them per
@@ -89,6 +89,12 @@ impl ValueStates<'_> {
         let live_in = program.mask(&section.live_in);
         for (id, storage) in &versions.first_versions {
             state.written[id.index()] = live_in[storage.index()];
+        }
+        // Parameters that ranks divide are gathered once operands are transferred.
+        if program.stage < Stage::Transferred {
+            for bucket in program.buckets.iter().filter(|bucket| bucket.parameters != bucket.whole) {
+                state.written[bucket.whole.index()] = live_in[bucket.parameters.index()];
+            }
         }
         // The host has read the results of the last step: they are written again.
         program.host_buffers.results.iter().for_each(|id| state.written[id.index()] = false);

@@ -3,13 +3,16 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{Invariant, Violation, at, broken};
-use crate::ir::{Action, Program, When};
+use crate::ir::{Action, Program, ShapeSource, SubRange, View, When};
+use device::{Collective, Role};
 use ops::ValueId;
 
-/// In sections with samples, each gradient is written once, or only added to if it is live-in.
+/// In sections with samples, each gradient is written once, or only added to if it is live-in. If ranks divide the
+/// gradients, the whole of each bucket is the section's own, and scattered once.
 pub(super) fn one_gradient(program: &Program) -> Result<(), Violation> {
     for section in program.step().filter(|section| section.samples > 0) {
         let carried = program.mask(&section.live_in);
+        // By first version of a gradient.
         let mut writes = vec![0u32; program.values.len()];
         let mut updated = vec![0u32; program.values.len()];
         let origin = |mut id: ValueId| {
@@ -18,15 +21,27 @@ pub(super) fn one_gradient(program: &Program) -> Result<(), Violation> {
             }
             id
         };
+        // By bucket: the whole gradients that are scattered.
+        let mut scattered: HashMap<usize, ValueId> = HashMap::new();
+        // By view of such a whole: the first version of a gradient.
+        let mut parts: HashMap<View, ValueId> = HashMap::new();
         for instruction in &section.code {
-            // A sum over ranks adds nothing of this rank's.
-            if matches!(instruction.action, Action::AllReduce { .. }) {
+            if let Action::Exchange { collective, from, .. } = instruction.action {
+                if let (Collective::ReduceScatter, ShapeSource::Bucket(bucket)) =
+                    (collective, program.value(from).shape_source)
+                    && scattered.insert(bucket, program.storage(from)).is_some()
+                {
+                    let detail = format!("{} scatters again", at(program, section, instruction));
+                    return broken(Invariant::OneGradient, detail);
+                }
+                // A sum over ranks adds nothing of this rank's.
                 continue;
             }
             for &write in instruction.action.writes() {
                 let value = program.value(write);
-                if value.role == device::Role::Gradient {
+                if value.role == Role::Gradient {
                     let first = origin(write);
+                    parts.extend(program.value(first).view.map(|view| (view, first)));
                     // A sum that is accumulated elsewhere may be stored here as the first version.
                     let has_value = writes[first.index()] > 0 || carried[program.storage(first).index()];
                     match value.previous {
@@ -43,6 +58,10 @@ pub(super) fn one_gradient(program: &Program) -> Result<(), Violation> {
                 None if !trainable => continue,
                 _ => return broken(Invariant::OneGradient, program.full_name(parameter.value)),
             };
+            // This section's own, if it is scattered.
+            let view = program.value(gradient).view.expect("gradients lie in buckets");
+            let whole = scattered.get(&parameter.bucket).copied().unwrap_or(view.of);
+            let gradient = parts.get(&View { of: whole, ..view }).copied().unwrap_or(gradient);
             let carried = carried[program.storage(gradient).index()];
             let (writes, updated) = (writes[gradient.index()], updated[gradient.index()]);
             let is_valid = if carried { writes == 0 && updated > 0 } else { writes == 1 };
@@ -63,9 +82,14 @@ pub(super) fn one_update(program: &Program) -> Result<(), Violation> {
     // By updated parameters: the number of updates, and the gradients.
     let mut updates: HashMap<ValueId, (usize, ValueId)> = HashMap::new();
     let mut applied = vec![false; program.values.len()];
-    // By storage: whether it was summed over all ranks.
+    // By storage: whether it consists of sums over all ranks. Shares begin as zeros.
     let mut summed = vec![program.ranks == 1; program.values.len()];
+    for index in program.trained().filter(|index| program.divides_gradients(*index)) {
+        summed[program.buckets[index].gradients.expect("divided").index()] = true;
+    }
     let mut zeros: HashSet<ValueId> = HashSet::new();
+    // Parameters of which this rank has updated its share.
+    let mut ungathered: HashSet<ValueId> = HashSet::new();
     for section in program.step() {
         for instruction in &section.code {
             if let Action::Launch { op, inputs, outputs, .. } = &instruction.action
@@ -88,6 +112,9 @@ pub(super) fn one_update(program: &Program) -> Result<(), Violation> {
                     return broken(Invariant::OneGradient, detail);
                 }
                 updates.entry(parameters).or_insert((0, gradients)).0 += section.repeat_count;
+                let is_share =
+                    |view: View| matches!(view.range, SubRange::Share(_)).then_some(program.storage(view.of));
+                ungathered.extend(program.value(outputs[0]).view.and_then(is_share));
                 applied[program.storage(gradients).index()] = true;
                 continue;
             }
@@ -98,15 +125,36 @@ pub(super) fn one_update(program: &Program) -> Result<(), Violation> {
                     continue;
                 }
                 Action::Copy { from, .. } if zeros.contains(from) => continue,
-                Action::AllReduce { from, .. } => {
+                // Parameters that live in shares are gathered before their use, not after their update.
+                Action::Exchange { collective: Collective::AllGather, to, .. }
+                    if program.value(*to).previous.is_some()
+                        && program.value(*to).role == Role::Parameter
+                        && !ungathered.remove(&program.storage(*to)) =>
+                {
+                    let detail =
+                        format!("{} gathers what was not updated", at(program, section, instruction));
+                    return broken(Invariant::OneGradient, detail);
+                }
+                // In place, the numbers of other ranks' shares are no sums: nothing reads them.
+                Action::Exchange {
+                    collective: Collective::AllReduce | Collective::ReduceScatter,
+                    from,
+                    to,
+                } if program.storage(*from) == program.storage(*to) => {
                     let summed = &mut summed[program.storage(*from).index()];
                     if std::mem::replace(summed, true) || instruction.when != When::Last {
                         let detail = format!("{} sums a second time", at(program, section, instruction));
                         return broken(Invariant::OneGradient, detail);
                     }
                 }
+                Action::Exchange { collective: Collective::ReduceScatter, to, .. } => {
+                    summed[program.storage(*to).index()] = true;
+                }
                 action if program.ranks > 1 => {
-                    let late = action.writes().iter().find(|id| summed[program.storage(**id).index()]);
+                    let is_summed = |id: &&ValueId| summed[program.storage(**id).index()];
+                    let adds_sums =
+                        !action.reads().is_empty() && action.reads().iter().all(|id| is_summed(&id));
+                    let late = action.writes().iter().find(is_summed).filter(|_| !adds_sums);
                     if let Some(&id) = late {
                         let (name, at) = (program.full_name(id), at(program, section, instruction));
                         return broken(
@@ -126,6 +174,10 @@ pub(super) fn one_update(program: &Program) -> Result<(), Violation> {
                 return broken(Invariant::OneGradient, detail);
             }
         }
+    }
+    if let Some(&storage) = ungathered.iter().min() {
+        let detail = format!("{} is updated in part", program.full_name(storage));
+        return broken(Invariant::OneGradient, detail);
     }
     for bucket in &program.buckets {
         let found = updates.get(&bucket.parameters).copied();

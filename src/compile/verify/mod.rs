@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use crate::ir::{Action, Instruction, OperandTypes, Program, Section, Stage};
-use device::Queue;
+use device::{Collective, Queue};
 use ops::{DType, TensorType, ValueId};
 
 /// An invariant.
@@ -145,8 +145,7 @@ fn at(program: &Program, section: &Section, instruction: &Instruction) -> String
     let what = match &instruction.action {
         Action::Launch { op, .. } => op.name(),
         Action::Copy { .. } => "copy",
-        Action::AllReduce { .. } => "all-reduce",
-        Action::AllGather { .. } => "all-gather",
+        Action::Exchange { collective, .. } => collective.name(),
         Action::Record { .. } => "record",
         Action::Wait { .. } => "wait",
         Action::Allocate(_) => "allocate",
@@ -191,15 +190,17 @@ fn types(program: &Program, section: &Section) -> Result<(), Violation> {
                     || (program.lengths.is_some() && to == of_shorter_samples(from, to, samples));
                 (!fits || from.dtype != to.dtype).then(|| format!("copies {from} to {to}"))
             }
-            Action::AllReduce { from, to } => {
+            Action::Exchange { collective, from, to } => {
                 let (from, to) = (program.ty(*from), program.ty(*to));
-                let is_sum = from == to && matches!(from.dtype, DType::F32 | DType::BF16 | DType::F16);
-                (!is_sum).then(|| format!("sums {from} to {to}"))
-            }
-            Action::AllGather { from, to } => {
-                let (share, to) = (program.ty(*from), program.ty(*to));
-                let is_whole = share.dtype == to.dtype && share.bytes() * program.ranks as u64 == to.bytes();
-                (!is_whole).then(|| format!("gathers {share} to {to}"))
+                let [own, all] = [from, to].map(|ty| ty.bytes() * program.ranks as u64);
+                let are_numbers = matches!(from.dtype, DType::F32 | DType::BF16 | DType::F16);
+                let fits = match collective {
+                    Collective::AllReduce => are_numbers && from == to,
+                    Collective::ReduceScatter => are_numbers && from.bytes() == all,
+                    Collective::AllGather => own == to.bytes(),
+                };
+                (!fits || from.dtype != to.dtype)
+                    .then(|| format!("exchanges {from} for {to} by {}", collective.name()))
             }
             _ => None,
         };

@@ -70,8 +70,7 @@ pub(super) fn check(program: &Program, section: &Section) -> Result<(), Violatio
             }
             Action::Launch { .. }
             | Action::Copy { .. }
-            | Action::AllReduce { .. }
-            | Action::AllGather { .. }
+            | Action::Exchange { .. }
             | Action::Collect { .. } => {
                 last[queue] = now;
                 let action = &instruction.action;

@@ -3,9 +3,9 @@
 use super::*;
 use crate::compile_run;
 use crate::ir::{SectionKind, ShapeSource, SubRange, View, When};
-use device::{Phase, Pool, Role};
+use device::{Phase, Pool, Queue, Role};
 use ops::{Fill, Normal, Op, RowSlice, TensorType};
-use spec::{Init, Leak, RunConfig};
+use spec::{Init, Leak, Parallel, RunConfig, Shard};
 
 /// A batch of 5 in micro-batches of 2, 2 and 1.
 fn accumulating() -> RunConfig {
@@ -17,7 +17,11 @@ fn accumulating() -> RunConfig {
 
 /// The invariant that the verifier reports for a corrupted program.
 fn corrupted(corrupt: impl FnOnce(&mut Program)) -> Invariant {
-    let mut program = compile_run(&accumulating(), &testing::target()).unwrap();
+    corrupted_of(&accumulating(), corrupt)
+}
+
+fn corrupted_of(config: &RunConfig, corrupt: impl FnOnce(&mut Program)) -> Invariant {
+    let mut program = compile_run(config, &testing::target()).unwrap();
     assert_eq!(verify(&program), Ok(()));
     corrupt(&mut program);
     verify(&program).expect_err("the program is broken").invariant
@@ -169,6 +173,39 @@ fn one_gradient_complete_at_the_update() {
         program.stage = Stage::Updated;
     });
     assert_eq!(broken, Invariant::OneGradient);
+}
+
+/// Gradients are summed over all ranks once, after the last micro-batch; a parameter of which a rank updates its share
+/// is completed.
+#[test]
+fn one_gradient_of_all_ranks() {
+    let sharing = |shard| {
+        let mut config = accumulating();
+        config.train.clip_norm = None;
+        config.strategy.parallel = Parallel { data: 2, shard };
+        config
+    };
+    let (none, states) = (sharing(Shard::None), sharing(Shard::Optimizer));
+    let exchanges = |action: &Action| action.collective().is_some();
+    let not_summed = corrupted_of(&none, |program| {
+        let at = find(program, SectionKind::Micro, exchanges);
+        let action = &mut code(program, SectionKind::Micro)[at].action;
+        if let Action::Exchange { from, to, .. } = *action {
+            *action = Action::Copy { queue: Queue::Compute, from, to };
+        }
+    });
+    let summed_often = [&none, &states].map(|config| {
+        corrupted_of(config, |program| {
+            let at = find(program, SectionKind::Micro, exchanges);
+            code(program, SectionKind::Micro)[at].when = When::Always;
+        })
+    });
+    let updated_in_part = corrupted_of(&states, |program| {
+        let at = find(program, SectionKind::Update, exchanges);
+        code(program, SectionKind::Update).remove(at);
+    });
+    assert_eq!([not_summed, updated_in_part], [Invariant::OneGradient; 2]);
+    assert_eq!(summed_often, [Invariant::OneGradient; 2]);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::kernels;
-use crate::{DeviceError, Rank};
+use crate::{Collective, DeviceError, Rank};
 use ops::DType;
 
 /// Bytes of each rank's numbers that are exchanged at once.
@@ -74,6 +74,20 @@ impl SharedMemory {
     pub fn join(&self, index: usize, patience: Duration) -> io::Result<RankGroup> {
         RankGroup::join(&self.file(), Rank { index, of: self.ranks }, patience)
     }
+}
+
+/// An exchange of numbers in memory. Shares are equal, and in the order of ranks.
+#[derive(Clone, Copy)]
+pub(super) struct Exchange {
+    pub(super) collective: Collective,
+    /// A floating-point type in sums, for which the memory is aligned.
+    pub(super) dtype: DType,
+    /// The numbers of this rank: the whole, or its share in an all-gather.
+    pub(super) from: *const u8,
+    /// Those that it gets: the whole, or its share in a reduce-scatter.
+    pub(super) to: *mut u8,
+    /// Size of the whole, a multiple of the number of ranks if it has shares.
+    pub(super) bytes: usize,
 }
 
 /// A rank's access to the memory that it shares with the others.
@@ -137,60 +151,90 @@ impl RankGroup {
         self.meet()
     }
 
-    /// Replaces numbers in memory by their sums over all ranks.
+    /// Exchanges numbers in memory.
     ///
     /// # Safety
-    /// The memory has this many bytes of this floating-point type, aligned for it, and nothing else accesses it.
+    /// As the fields of [`Exchange`] say, and nothing else accesses the memory.
     ///
     /// # Errors
     /// `Lost` if a rank does not arrive.
-    pub(super) unsafe fn all_reduce(
+    pub(super) unsafe fn exchange(&mut self, exchange: Exchange) -> Result<(), DeviceError> {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            match exchange.collective {
+                Collective::AllReduce => self.all_reduce(exchange),
+                Collective::ReduceScatter => self.reduce_scatter(exchange),
+                Collective::AllGather => self.all_gather(exchange),
+            }
+        }
+    }
+
+    unsafe fn all_reduce(
         &mut self,
-        dtype: DType,
-        address: *mut u8,
-        bytes: usize,
+        Exchange { dtype, from, to, bytes, .. }: Exchange,
     ) -> Result<(), DeviceError> {
         for first in (0..bytes).step_by(CHUNK) {
             let len = CHUNK.min(bytes - first);
             // SAFETY: within the caller's memory, and within the slot.
-            unsafe { ptr::copy_nonoverlapping(address.add(first), self.slot(self.rank.index), len) };
+            unsafe { ptr::copy_nonoverlapping(from.add(first), self.slot(self.rank.index), len) };
             self.meet()?;
-            self.sum_share(dtype, len);
+            self.sum_part(dtype, len);
             self.meet()?;
             // The sums stay until the next chunk's first barrier, to which this rank comes after the copy.
             // SAFETY: as above.
-            unsafe { ptr::copy_nonoverlapping(self.slot(self.rank.of), address.add(first), len) };
+            unsafe { ptr::copy_nonoverlapping(self.slot(self.rank.of), to.add(first), len) };
         }
         Ok(())
     }
 
-    /// Completes memory of which each rank has an equal share in place, in the order of ranks.
-    ///
-    /// # Safety
-    /// The memory has this many bytes, a multiple of the number of ranks, and nothing else accesses it.
-    ///
-    /// # Errors
-    /// `Lost` if a rank does not arrive.
-    pub(super) unsafe fn all_gather(&mut self, address: *mut u8, bytes: usize) -> Result<(), DeviceError> {
+    unsafe fn reduce_scatter(
+        &mut self,
+        Exchange { dtype, from, to, bytes, .. }: Exchange,
+    ) -> Result<(), DeviceError> {
         let share = bytes / self.rank.of;
-        for first in (0..share).step_by(CHUNK) {
-            let len = CHUNK.min(share - first);
-            // SAFETY: within the caller's memory.
-            let place = |index: usize| unsafe { address.add(index * share + first) };
-            // SAFETY: within the caller's memory, and within the slot.
-            unsafe { ptr::copy_nonoverlapping(place(self.rank.index), self.slot(self.rank.index), len) };
+        // Of each slot, every rank gets an equal part.
+        let element = dtype.bytes() as usize;
+        let part = CHUNK / self.rank.of / element * element;
+        for first in (0..share).step_by(part) {
+            let len = part.min(share - first);
+            for index in 0..self.rank.of {
+                let slot = self.slot(self.rank.index);
+                // SAFETY: within the caller's memory, and within the slot.
+                unsafe {
+                    ptr::copy_nonoverlapping(from.add(index * share + first), slot.add(index * part), len)
+                };
+            }
             self.meet()?;
-            for other in (0..self.rank.of).filter(|other| *other != self.rank.index) {
-                // SAFETY: as above; the slot was written before the barrier and is not changed before the next.
-                unsafe { ptr::copy_nonoverlapping(self.slot(other), place(other), len) };
+            // SAFETY: within the slots and the caller's memory. Slots are aligned to pages, parts to elements. Slots were
+            // written before the barrier and are not changed before the next.
+            unsafe {
+                let parts =
+                    (0..self.rank.of).map(|index| self.slot(index).add(self.rank.index * part).cast_const());
+                kernels::sum(dtype, &parts.collect::<Vec<_>>(), to.add(first), len / element);
             }
             self.meet()?;
         }
         Ok(())
     }
 
-    /// Sums this rank's share of a chunk over all slots into the slot behind them.
-    fn sum_share(&mut self, dtype: DType, len: usize) {
+    unsafe fn all_gather(&mut self, Exchange { from, to, bytes, .. }: Exchange) -> Result<(), DeviceError> {
+        let share = bytes / self.rank.of;
+        for first in (0..share).step_by(CHUNK) {
+            let len = CHUNK.min(share - first);
+            // SAFETY: within the caller's memory, and within the slot.
+            unsafe { ptr::copy_nonoverlapping(from.add(first), self.slot(self.rank.index), len) };
+            self.meet()?;
+            for index in 0..self.rank.of {
+                // SAFETY: as above; the slot was written before the barrier and is not changed before the next.
+                unsafe { ptr::copy_nonoverlapping(self.slot(index), to.add(index * share + first), len) };
+            }
+            self.meet()?;
+        }
+        Ok(())
+    }
+
+    /// Sums this rank's part of a chunk over all slots into the slot behind them.
+    fn sum_part(&mut self, dtype: DType, len: usize) {
         let element = dtype.bytes() as usize;
         let share = self.rank.samples(len / element);
         // SAFETY: within the slot.
@@ -266,6 +310,23 @@ mod tests {
         })
     }
 
+    /// Exchanges a vector in place.
+    fn exchange(group: &mut RankGroup, collective: Collective, dtype: DType, bytes: &mut [u8]) {
+        let to = bytes.as_mut_ptr();
+        let Rank { index, of } = group.rank();
+        let first = if collective == Collective::AllGather { bytes.len() / of * index } else { 0 };
+        let exchange = Exchange { collective, dtype, from: to.wrapping_add(first), to, bytes: bytes.len() };
+        // SAFETY: the vector's own memory.
+        unsafe { group.exchange(exchange).unwrap() };
+    }
+
+    /// The sums of numbers of ranks, rounded to a type.
+    fn sums(dtype: DType, (ranks, count): (usize, usize), number: impl Fn(usize, usize) -> f32) -> Vec<f32> {
+        let sum = |index| (0..ranks).map(|rank| number(rank, index)).sum::<f32>();
+        let sums: Vec<f32> = (0..count).map(sum).collect();
+        to_f32(dtype, &from_f32(dtype, &sums))
+    }
+
     #[test]
     fn sums_are_equal_on_all_ranks() {
         for (ranks, count) in [(1, 3), (2, 1), (3, 7), (4, CHUNK / 4 + 5), (2, 3 * CHUNK / 4)] {
@@ -275,14 +336,34 @@ mod tests {
                     let numbers: Vec<f32> =
                         (0..count).map(|index| number(group.rank().index, index)).collect();
                     let mut bytes = from_f32(dtype, &numbers);
-                    // SAFETY: the vector's own memory.
-                    unsafe { group.all_reduce(dtype, bytes.as_mut_ptr(), bytes.len()).unwrap() };
+                    exchange(&mut group, Collective::AllReduce, dtype, &mut bytes);
                     to_f32(dtype, &bytes)
                 });
-                let sum = |index| (0..ranks).map(|rank| number(rank, index)).sum::<f32>();
-                let expected: Vec<f32> = (0..count).map(sum).collect();
-                let expected = to_f32(dtype, &from_f32(dtype, &expected));
+                let expected = sums(dtype, (ranks, count), number);
                 assert!(found.iter().all(|found| *found == expected), "{ranks} ranks, {count} of {dtype}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_rank_gets_its_share_of_the_sums() {
+        for (ranks, share) in [(1, 3), (2, 1), (3, 7), (4, CHUNK / 4 + 5), (3, CHUNK / 3)] {
+            for dtype in [DType::F32, DType::BF16, DType::F16] {
+                let number = |rank: usize, index: usize| (index % 13) as f32 + 100.0 * rank as f32;
+                let found = on_ranks(ranks, |mut group| {
+                    let index = group.rank().index;
+                    let numbers: Vec<f32> = (0..ranks * share).map(|place| number(index, place)).collect();
+                    let whole = from_f32(dtype, &numbers);
+                    let mut own = vec![0xAA; whole.len() / ranks];
+                    let (from, to) = (whole.as_ptr(), own.as_mut_ptr());
+                    let collective = Collective::ReduceScatter;
+                    let exchange = Exchange { collective, dtype, from, to, bytes: whole.len() };
+                    // SAFETY: the vectors' own memory.
+                    unsafe { group.exchange(exchange).unwrap() };
+                    to_f32(dtype, &own)
+                });
+                let expected = sums(dtype, (ranks, ranks * share), number);
+                assert!(found.concat() == expected, "{ranks} ranks, {share} of {dtype}");
             }
         }
     }
@@ -294,8 +375,7 @@ mod tests {
                 let index = group.rank().index;
                 let mut bytes = vec![0; ranks * share];
                 bytes[index * share..][..share].fill(1 + index as u8);
-                // SAFETY: the vector's own memory.
-                unsafe { group.all_gather(bytes.as_mut_ptr(), bytes.len()).unwrap() };
+                exchange(&mut group, Collective::AllGather, DType::U8, &mut bytes);
                 bytes
             });
             let expected: Vec<u8> = (0..ranks).flat_map(|rank| vec![1 + rank as u8; share]).collect();

@@ -30,6 +30,7 @@ pub fn described(name: &str, threads: usize, memory: Bytes) -> Target {
         page: Bytes(4096),
         product_workspace: Bytes(PRODUCT_WORKSPACE_PER_THREAD),
         context: Bytes(0),
+        communicator: None,
         memory,
         limited: false,
         host_memory: None,

@@ -18,10 +18,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::group::Exchange;
 use self::kernels::{Operand, Workers};
-use self::queues::{Command, CpuQueues, Exchange, Fence};
+use self::queues::{Command, CpuQueues, Fence};
 use super::check::{check, common_home};
-use super::{Buffer, Device, DeviceError, Event, HostSlice, Pool, Queue, Region, Target, Tensor};
+use super::{Buffer, Collective, Device, DeviceError, Event, HostSlice, Pool, Queue, Region, Target, Tensor};
 use ops::{DType, Op};
 
 pub use self::group::{RankGroup, SharedMemory};
@@ -82,19 +83,6 @@ impl CpuDevice {
             return Err(DeviceError::OutOfBounds { buffer, offset, bytes, size });
         }
         Ok(mapping)
-    }
-
-    fn exchange(&mut self, exchange: Exchange, numbers: Tensor) -> Result<(), DeviceError> {
-        let group = self.queues.group().ok_or(DeviceError::NoRanks)?.clone();
-        let mapping = self.mapping(numbers.region())?;
-        let command = Command::Exchange {
-            exchange,
-            address: mapping.address(numbers.offset),
-            bytes: numbers.ty.bytes() as usize,
-            group,
-            _keep: mapping.clone(),
-        };
-        self.queues.enqueue(Queue::Communication, command)
     }
 
     /// The common home of an operation's operands.
@@ -200,12 +188,19 @@ impl Device for CpuDevice {
         self.queues.enqueue(home.queue(), Command::Launch(Box::new(launch)))
     }
 
-    fn all_reduce(&mut self, numbers: Tensor) -> Result<(), DeviceError> {
-        self.exchange(Exchange::Sums(numbers.ty.dtype), numbers)
-    }
-
-    fn all_gather(&mut self, numbers: Tensor) -> Result<(), DeviceError> {
-        self.exchange(Exchange::Shares, numbers)
+    fn exchange(&mut self, collective: Collective, from: Tensor, to: Tensor) -> Result<(), DeviceError> {
+        let group = self.queues.group().ok_or(DeviceError::NoRanks)?.clone();
+        let [source, target] = [from, to].map(|tensor| self.mapping(tensor.region()).cloned());
+        let (source, target) = (source?, target?);
+        let exchange = Exchange {
+            collective,
+            dtype: to.ty.dtype,
+            from: source.address(from.region().offset),
+            to: target.address(to.region().offset),
+            bytes: from.ty.bytes().max(to.ty.bytes()) as usize,
+        };
+        let command = Command::Exchange { exchange, group, _keep: [source, target] };
+        self.queues.enqueue(Queue::Communication, command)
     }
 
     fn sum_over_ranks(&mut self, numbers: &mut [f64]) -> Result<(), DeviceError> {

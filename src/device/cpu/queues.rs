@@ -6,11 +6,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::group::RankGroup;
+use super::group::{Exchange, RankGroup};
 use super::kernels::{self, Operand, Workers};
 use super::mapping::Mapping;
 use crate::{DeviceError, Queue};
-use ops::{DType, Op};
+use ops::Op;
 
 /// The queue whose work is delayed until something waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,35 +36,11 @@ impl Delay {
 /// the system when that work is done.
 pub(super) enum Command {
     Launch(Box<Launch>),
-    Copy {
-        from: *const u8,
-        to: *mut u8,
-        bytes: usize,
-        _keep: [Arc<Mapping>; 2],
-    },
-    Exchange {
-        exchange: Exchange,
-        address: *mut u8,
-        bytes: usize,
-        group: Arc<SharedGroup>,
-        _keep: Arc<Mapping>,
-    },
-    Poison {
-        address: *mut u8,
-        bytes: usize,
-        _keep: Arc<Mapping>,
-    },
+    Copy { from: *const u8, to: *mut u8, bytes: usize, _keep: [Arc<Mapping>; 2] },
+    Exchange { exchange: Exchange, group: Arc<SharedGroup>, _keep: [Arc<Mapping>; 2] },
+    Poison { address: *mut u8, bytes: usize, _keep: Arc<Mapping> },
     Record(Arc<Fence>),
     Wait(Arc<Fence>),
-}
-
-/// What ranks exchange.
-#[derive(Clone, Copy)]
-pub(super) enum Exchange {
-    /// The sums of numbers of this type.
-    Sums(DType),
-    /// Their shares.
-    Shares,
 }
 
 pub(super) struct Launch {
@@ -100,14 +76,10 @@ impl SharedGroup {
     /// Exchanges numbers in memory. `synchronize` returns the error.
     ///
     /// # Safety
-    /// As for [`RankGroup::all_reduce`] and [`RankGroup::all_gather`].
-    unsafe fn run(&self, exchange: Exchange, address: *mut u8, bytes: usize) {
-        let _ = self.exchange(|group| match exchange {
-            // SAFETY: guaranteed by the caller.
-            Exchange::Sums(dtype) => unsafe { group.all_reduce(dtype, address, bytes) },
-            // SAFETY: guaranteed by the caller.
-            Exchange::Shares => unsafe { group.all_gather(address, bytes) },
-        });
+    /// As for [`RankGroup::exchange`].
+    unsafe fn run(&self, exchange: Exchange) {
+        // SAFETY: guaranteed by the caller.
+        let _ = self.exchange(|group| unsafe { group.exchange(exchange) });
     }
 
     /// As [`RankGroup::sum`].
@@ -277,10 +249,10 @@ impl Command {
                 // SAFETY: both lie in mappings that the command keeps; `copy` allows overlap.
                 unsafe { std::ptr::copy(from, to, bytes) };
             }
-            Command::Exchange { exchange, address, bytes, group, _keep } => {
-                // SAFETY: the region lies in a mapping that the command keeps; the program's verifier has ordered all
+            Command::Exchange { exchange, group, _keep } => {
+                // SAFETY: the regions lie in mappings that the command keeps; the program's verifier has ordered all
                 // accesses to the same memory.
-                unsafe { group.run(exchange, address, bytes) };
+                unsafe { group.run(exchange) };
             }
             Command::Poison { address, bytes, _keep } => {
                 // All ones: NaN in every float format, and a token id beyond every table.

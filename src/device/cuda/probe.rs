@@ -114,6 +114,7 @@ pub fn target(name: &str, capability: Option<String>, memory: Bytes, context: By
         context,
         memory,
         limited: false,
+        communicator: None,
         host_memory: None,
         figures: Figures::Measured,
         rank: 0,

@@ -27,7 +27,9 @@ fn summarise(text: &str) -> Vec<String> {
         // A later panic follows from the first: a poisoned lock, a thread that could not be joined.
         Some(first) => panic_lines(&lines[first..]),
         None => {
-            let lines = without_backtraces(&lines);
+            let mut lines = without_backtraces(&lines);
+            // Several ranks can end for the same reason.
+            lines.dedup();
             lines[lines.len().saturating_sub(LINES)..].iter().map(|line| line.to_string()).collect()
         }
     }

@@ -152,7 +152,7 @@ pub fn run_children(
     };
     let exits = end_all(&mut running);
     drain(&messages, |message| receive(&mut outcomes, message));
-    let are_complete = matches!(stop, StopReason::OutOfMemory)
+    let are_complete = several && outcomes.iter().any(is_out_of_memory)
         || exits.iter().all(|exit| exit.is_some_and(|exit| exit.success()));
     let silent = outcomes.iter().position(Option::is_none);
     if let (StopReason::Exited, Some(rank)) = (&stop, differing(&outcomes)) {

@@ -69,7 +69,9 @@ impl DumpContents {
     /// Why a run cannot be written.
     pub fn missing(self, config: &RunConfig) -> Option<&'static str> {
         if self == DumpContents::Tensors {
-            None
+            config.shards_states().then_some("no rank has the sums of all gradients (parallel.shard)")
+        } else if config.shards_parameters() {
+            Some("no rank has the whole model (parallel.shard)")
         } else if !config.trains() {
             Some("the run trains nothing")
         } else if checkpoint::configuration(config).is_none() {

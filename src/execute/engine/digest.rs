@@ -4,12 +4,13 @@ use sha2::{Digest, Sha256};
 
 use super::Engine;
 use super::values::PIECE;
-use compile::Program;
+use compile::{Program, Share};
 use memory::Failure;
 use ops::{Member, ValueId};
 
 impl Engine<'_> {
-    /// SHA-256 of the bytes of all parameters and optimizer states.
+    /// SHA-256 of the bytes of all parameters and optimizer states. If ranks divide the parameters, of each one's digest
+    /// of its shares, in the order of ranks: all of them take part.
     ///
     /// # Errors
     /// A device that fails.
@@ -24,7 +25,24 @@ impl Engine<'_> {
                 Ok(())
             })?;
         }
-        Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+        let own: [u8; 32] = digest.finalize().into();
+        let are_divided = self.program.buckets.iter().any(|bucket| bucket.parameters != bucket.whole);
+        let digest = match self.program.share.filter(|_| are_divided) {
+            None => own,
+            Some(share) => self.digest_of_ranks(own, share)?,
+        };
+        Ok(digest.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    fn digest_of_ranks(&mut self, own: [u8; 32], share: Share) -> Result<[u8; 32], Failure> {
+        // Each rank fills its row; u32s are exact in f64.
+        let mut rows = vec![[0.0; 8]; share.of];
+        for (number, bytes) in rows[share.index].iter_mut().zip(own.as_chunks().0) {
+            *number = f64::from(u32::from_be_bytes(*bytes));
+        }
+        self.manager.backing.device.sum_over_ranks(rows.as_flattened_mut())?;
+        let bytes = rows.as_flattened().iter().flat_map(|number| (*number as u32).to_be_bytes());
+        Ok(Sha256::digest(bytes.collect::<Vec<u8>>()).into())
     }
 }
 
@@ -40,7 +58,8 @@ fn tensors(program: &Program) -> Vec<(ValueId, Member)> {
             let states = bucket.states.iter().filter(|_| program.share.is_none());
             let states = states.map(|state| (state.value, &state.members));
             let scales = bucket.scales.iter().map(|scales| (scales.value, &scales.members));
-            let kept = std::iter::once((bucket.parameters, &bucket.members)).chain(scales).chain(states);
+            let own = program.own_members(bucket);
+            let kept = std::iter::once((bucket.parameters, &own)).chain(scales).chain(states);
             for (kind, (value, members)) in kept.enumerate() {
                 of_layer.extend(members.iter().map(|member| (kind, member.site, value, *member)));
             }

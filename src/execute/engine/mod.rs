@@ -441,13 +441,9 @@ impl<'a> Engine<'a> {
                     }
                 }
             }
-            Action::AllGather { to, .. } => {
-                let numbers = self.manager.tensor(*to);
-                self.manager.backing.device.all_gather(numbers)?;
-            }
-            Action::AllReduce { from, .. } => {
-                let numbers = self.manager.tensor(*from);
-                self.manager.backing.device.all_reduce(numbers)?;
+            &Action::Exchange { collective, from, to } => {
+                let [from, to] = [from, to].map(|id| self.manager.tensor(id));
+                self.manager.backing.device.exchange(collective, from, to)?;
             }
             Action::Record { queue, event } => self.manager.backing.device.record(*queue, *event)?,
             Action::Wait { queue, event } => self.manager.backing.device.wait(*queue, *event)?,

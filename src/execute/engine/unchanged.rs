@@ -4,6 +4,8 @@
 use std::ops::Range;
 
 use super::Engine;
+use std::collections::HashSet;
+
 use compile::Program;
 use memory::Failure;
 use ops::{DType, Member, Rounding, ValueId, WeightFormat};
@@ -76,18 +78,19 @@ impl RoundedTensors {
     /// `None` if no update rounds parameters.
     fn new(program: &Program) -> Option<RoundedTensors> {
         let mut tensors = Vec::new();
-        for (index, bucket) in program.buckets.iter().enumerate() {
+        for bucket in &program.buckets {
             let dtype = program.ty(bucket.parameters).dtype;
             let is_rounded = bucket.format.weights == WeightFormat::InPlace(Rounding::Nearest);
             if bucket.trainable && is_rounded && dtype != DType::F32 {
-                let parameters = program.parameters.iter().filter(|parameter| parameter.bucket == index);
-                let members =
-                    parameters.zip(bucket.members.iter()).filter(|(parameter, _)| !parameter.looked_up);
-                tensors.extend(members.map(|(_, &member)| Tensor {
-                    bucket: bucket.parameters,
-                    dtype,
-                    member,
-                }));
+                let tables: HashSet<u32> = program
+                    .parameters
+                    .iter()
+                    .filter(|parameter| parameter.looked_up)
+                    .map(|of| of.site)
+                    .collect();
+                let own = program.own_members(bucket);
+                let members = own.iter().filter(|member| !tables.contains(&member.site));
+                tensors.extend(members.map(|&member| Tensor { bucket: bucket.parameters, dtype, member }));
             }
         }
         (!tensors.is_empty()).then_some(RoundedTensors { tensors })

@@ -214,8 +214,7 @@ fn describe(program: &Program, instruction: &Instruction) -> Option<(String, Str
         }
         Action::Launch { op, outputs, .. } => named(op.name(), outputs[0]),
         Action::Copy { to, .. } => named("copy", *to),
-        Action::AllReduce { to, .. } => named("all-reduce", *to),
-        Action::AllGather { to, .. } => named("all-gather", *to),
+        Action::Exchange { collective, to, .. } => named(collective.name(), *to),
         Action::Allocate(storage) => named("allocate", *storage),
         Action::Free(storage) => named("free", *storage),
         Action::Leak(storage) => named("leak", *storage),

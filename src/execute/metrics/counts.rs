@@ -95,9 +95,7 @@ impl Counts {
                 self.bytes_at_start += program.ty(to).bytes();
             }
             &Action::Copy { from, to, .. } => self.copy(program, from, to),
-            action @ (Action::AllReduce { .. } | Action::AllGather { .. }) => {
-                self.sent_bytes += program.sent_bytes(action)
-            }
+            action @ Action::Exchange { .. } => self.sent_bytes += program.sent_bytes(action),
             _ => {}
         }
     }

@@ -15,6 +15,8 @@ pub(crate) struct EffectsContext {
     pub(crate) micro_batches: usize,
     /// Elements of the model's parameters.
     pub(crate) parameters: u64,
+    /// Elements of the parameters that other ranks update.
+    pub(crate) updated_by_others: u64,
     /// Whether the optimizer is AdamW, which is not mentioned.
     pub(crate) has_default_optimizer: bool,
     /// Whether the strategy keeps named values: their bytes are shown.
@@ -41,8 +43,8 @@ impl EffectsContext {
         let Strategy { accumulate, keep, empty_cache, leak, .. } = &config.strategy;
         EffectsContext {
             micro_batches: *accumulate,
-            // Each rank updates its share.
-            parameters: if config.shards_states() { 0 } else { program.parameter_count(|_| true) },
+            parameters: program.parameter_count(|_| true),
+            updated_by_others: program.updated_by_others(),
             has_default_optimizer: matches!(config.train.optimizer, Optimizer::AdamW(_)),
             keeps_values: !keep.is_empty(),
             empties_cache: *empty_cache != EmptyCache::Never,
@@ -112,7 +114,8 @@ pub(crate) fn effects(
     if early > 0 {
         parts.push(format!("{early} updates in backward"));
     }
-    let untrained = run.parameters.saturating_sub(per_step(|counts| counts.trained_parameters));
+    let trained = per_step(|counts| counts.trained_parameters) + run.updated_by_others;
+    let untrained = run.parameters.saturating_sub(trained);
     if untrained > 0 {
         parts.push(untrained_parameters(untrained, run.parameters));
     }

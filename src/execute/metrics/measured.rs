@@ -102,7 +102,8 @@ documented! {
         pub load: Option<f64>,
         /// Clock of the fastest CPU core when the timed steps began.
         pub clock_mhz: Option<f64>,
-        /// Digest of the parameters and optimizer states after the last step: equal for bitwise equal training.
+        /// Digest of the parameters and optimizer states after the last step: equal for bitwise equal training. With
+        /// `parallel.shard`, of the parameters.
         pub digest: String,
         /// Time from the start of the run's process to its first step, without compilation, the timing of matmul
         /// algorithms and priming.
@@ -180,8 +181,8 @@ documented! {
         /// Share of the evaluation split's rows whose largest logit is the target's, after the last step. Rows without a
         /// target do not count. Empty without [evaluation], and for models without classes or with tokens.
         pub accuracy: Option<f64>,
-        /// Number of ranks, with `parallel`. Memory, FLOPs, copied bytes and `micro_batch` are those of one rank (the first,
-        /// or the one that ran out of memory); `batch_size`, `threads` and speed those of all together.
+        /// Number of ranks, with `parallel`. Memory, FLOPs, copied bytes, waits, padding and `micro_batch` are those of one
+        /// rank (the first, or the one that ran out of memory); `batch_size`, `threads` and speed those of all together.
         pub ranks: Option<usize>,
         /// Live bytes of the device pool at the peak of the steady state, of the rank with the largest.
         pub rank_peak_bytes: Option<u64>,

@@ -1,16 +1,19 @@
 //! `parallel`: ranks train as one, with equal parameters, and with the memory that is predicted for each.
 
+use std::ops::Range;
 use std::thread;
 use std::time::Duration;
 
 use super::{Trace, batch};
 use crate::engine::{Engine, StepReport};
 use crate::metrics::Counts;
-use compile::{Action, Program, When};
+use compile::{Action, Bucket, Program, When};
 use data::{Batch, Order, TrainingStep, seeds};
-use device::{CpuDevice, Delay, DeviceKind, Pool, Rank, RankGroup, SharedMemory, Target, to_f32};
+use device::{
+    Collective, CpuDevice, Delay, DeviceKind, Pool, Rank, RankGroup, Role, SharedMemory, Target, to_f32,
+};
 use memory::{Evaluations, Failure, RunSchedule, predict};
-use ops::DType;
+use ops::{DType, Member, ValueId};
 use plan::Compiler;
 use spec::*;
 use testing::compile;
@@ -54,7 +57,9 @@ struct Trained {
     reports: Vec<StepReport>,
     /// After each step.
     digests: Vec<String>,
-    parameters: Vec<Vec<f32>>,
+    /// The parameters that it has, by bucket, and the ranges of their tensors in the whole.
+    buckets: Vec<Vec<f32>>,
+    members: Vec<Vec<Range<usize>>>,
     evaluation: f64,
     counts: Counts,
 }
@@ -93,7 +98,8 @@ fn run_rank(config: &RunConfig, mut device: CpuDevice, target: &Target, steps: u
     let mut trained = Trained {
         reports: Vec::new(),
         digests: Vec::new(),
-        parameters: Vec::new(),
+        buckets: Vec::new(),
+        members: Vec::new(),
         evaluation: 0.0,
         counts: Counts::default(),
     };
@@ -110,19 +116,36 @@ fn run_rank(config: &RunConfig, mut device: CpuDevice, target: &Target, steps: u
     assert_eq!(trained.counts.sent_bytes, steps as u64 * predicted.work.sent_bytes);
     assert_eq!(engine.ledger().usage(Pool::Device), &predicted.device, "rank {}", rank.index);
     assert_eq!(engine.ledger().usage_at(Pool::Host), &predicted.host, "rank {}", rank.index);
-    for parameter in &program.parameters {
-        let ty = program.ty(parameter.value);
+    let is_number = |bucket: &&Bucket| {
+        matches!(program.ty(bucket.parameters).dtype, DType::F32 | DType::BF16 | DType::F16)
+    };
+    for bucket in program.buckets.iter().filter(is_number) {
         let mut bytes = Vec::new();
         let take = |piece: &[u8]| -> Result<(), Failure> {
             bytes.extend_from_slice(piece);
             Ok(())
         };
-        engine.read(parameter.value, take).unwrap();
-        let is_number = matches!(ty.dtype, DType::F32 | DType::BF16 | DType::F16);
-        trained.parameters.push(if is_number { to_f32(ty.dtype, &bytes) } else { Vec::new() });
+        engine.read(bucket.parameters, take).unwrap();
+        trained.buckets.push(to_f32(program.ty(bucket.parameters).dtype, &bytes));
+        let range = |member: &Member| member.offset..member.offset + member.elements();
+        trained.members.push(bucket.members.iter().map(range).collect());
     }
     engine.close().unwrap();
     trained
+}
+
+/// The parameters by tensor; those that ranks divide are put together.
+fn parameters(all: &[Trained]) -> Vec<Vec<f32>> {
+    let mut tensors = Vec::new();
+    for (index, members) in all[0].members.iter().enumerate() {
+        let end = members.iter().map(|range| range.end).max().unwrap();
+        let whole = match all[0].buckets[index].len() < end {
+            true => all.iter().flat_map(|rank| rank.buckets[index].clone()).collect(),
+            false => all[0].buckets[index].clone(),
+        };
+        tensors.extend(members.iter().map(|range| whole[range.clone()].to_vec()));
+    }
+    tensors
 }
 
 /// All ranks of a run, the first first.
@@ -154,7 +177,9 @@ fn uneven() -> RunConfig {
 /// Asserts that 2, 3 and 4 ranks train as one does: losses, evaluation and norms to 1e-6, each parameter tensor to
 /// `tolerance`; and that all ranks end each step with the same bits.
 fn assert_trains_as_one(name: &str, config: &RunConfig, tolerance: f64) {
-    let [alone] = <[Trained; 1]>::try_from(run(&with_ranks(config, 1))).ok().unwrap();
+    let alone = run(&with_ranks(config, 1));
+    let expected = parameters(&alone);
+    let [alone] = <[Trained; 1]>::try_from(alone).ok().unwrap();
     for ranks in 2..=4 {
         let all = run(&with_ranks(config, ranks));
         assert!(all.iter().all(|rank| rank.digests == all[0].digests), "{name}: {ranks} ranks differ");
@@ -179,7 +204,7 @@ fn assert_trains_as_one(name: &str, config: &RunConfig, tolerance: f64) {
             }
         }
         close(all[0].evaluation, alone.evaluation, tolerance.max(1e-6), "evaluation");
-        for (found, expected) in all[0].parameters.iter().zip(&alone.parameters) {
+        for (found, expected) in parameters(&all).iter().zip(&expected) {
             let norm = |numbers: &mut dyn Iterator<Item = f64>| numbers.map(|x| x * x).sum::<f64>().sqrt();
             let difference = found.iter().zip(expected).map(|(a, b)| f64::from(*a) - f64::from(*b));
             let distance = norm(&mut difference.into_iter());
@@ -242,16 +267,23 @@ fn ranks_train_as_one_with_strategies() {
     }
 }
 
-fn sharing(mut config: RunConfig) -> RunConfig {
-    config.strategy.parallel.shard = Shard::Optimizer;
+fn sharing(mut config: RunConfig, shard: Shard) -> RunConfig {
+    config.strategy.parallel.shard = shard;
     config
 }
+
+const SHARDS: [Shard; 4] = [Shard::None, Shard::Optimizer, Shard::Gradients, Shard::Parameters];
 
 /// Each rank has a share of the states, and updates that share of the parameters.
 #[test]
 fn ranks_that_divide_states_train_as_one() {
-    let cases: [(&str, RunConfig, f64); 7] = [
+    let groups: Updates = &["optimizer.sgd = { lr = 0.1, momentum = 0.9, groups = [
+        { match = 'blocks.1', lr = 0.02 }, { match = '*.bias', weight_decay = 0.2 }] }"];
+    let cases: [(&str, RunConfig, f64); 10] = [
         ("plain", changed(|_| {}), 1e-5),
+        ("groups", testing::with_optimizer(&uneven(), groups), 1e-5),
+        ("host", changed(|config| config.strategy.init = Init::Host), 1e-5),
+        ("bf16 states", changed(|config| config.strategy.optimizer_state = OptimizerState::Bf16), 0.02),
         ("clipping", changed(|config| config.train.clip_norm = Some(0.05)), 1e-5),
         ("frozen", changed(|config| config.strategy.freeze = vec!["blocks.0".to_owned()]), 1e-5),
         (
@@ -272,7 +304,24 @@ fn ranks_that_divide_states_train_as_one() {
         ),
     ];
     for (name, config, tolerance) in cases {
-        assert_trains_as_one(name, &sharing(config), tolerance);
+        assert_trains_as_one(name, &sharing(config.clone(), Shard::Optimizer), tolerance);
+        // All ranks have the same number of micro-batches: eight samples in two, or five in one.
+        let even = |mut config: RunConfig| {
+            config.train.batch_size = 8;
+            config
+        };
+        let one = |mut config: RunConfig| {
+            config.strategy.accumulate = 1;
+            config
+        };
+        for shard in [Shard::Gradients, Shard::Parameters] {
+            let is_lazy = config.strategy.init == Init::Lazy && shard == Shard::Parameters;
+            if !is_lazy {
+                for config in [even(config.clone()), one(config.clone())] {
+                    assert_trains_as_one(&format!("{name}, {shard:?}"), &sharing(config, shard), tolerance);
+                }
+            }
+        }
     }
 }
 
@@ -284,7 +333,7 @@ fn ranks_that_divide_states_hold_their_share() {
         let whole = with_ranks(&config, ranks);
         let program = compile(&whole, &target(0)).unwrap();
         for rank in 0..ranks {
-            let shared = compile(&sharing(whole.clone()), &target(rank)).unwrap();
+            let shared = compile(&sharing(whole.clone(), Shard::Optimizer), &target(rank)).unwrap();
             for (bucket, of_whole) in shared.buckets.iter().zip(&program.buckets) {
                 let elements = program.ty(of_whole.parameters).elements().next_multiple_of(256 * ranks);
                 assert_eq!(shared.ty(bucket.parameters).elements(), elements);
@@ -292,16 +341,16 @@ fn ranks_that_divide_states_hold_their_share() {
                 let states = bucket.states.iter().map(|state| shared.ty(state.value).elements());
                 assert!(states.eq([elements / ranks; 2]), "{ranks} ranks");
             }
-            // Of each all-gather, a rank sends its share to each of the others.
+            // To each of the others, a rank sends its share of gradients, of its parameters, and its norm.
             let parameters: u64 =
                 shared.buckets.iter().map(|bucket| shared.ty(bucket.parameters).bytes()).sum();
             let sent: u64 = shared
                 .step()
                 .flat_map(|section| &section.code)
-                .filter(|instruction| matches!(instruction.action, Action::AllGather { .. }))
                 .map(|instruction| shared.sent_bytes(&instruction.action))
                 .sum();
-            assert_eq!(sent, (ranks as u64 - 1) * parameters / ranks as u64);
+            let norm = 4;
+            assert_eq!(sent, (ranks as u64 - 1) * (2 * parameters / ranks as u64 + norm));
         }
     }
 }
@@ -379,7 +428,8 @@ fn ranks_with_other_optimizers_end_with_the_same_bits() {
 #[test]
 fn delays_change_no_bit() {
     let offloading = changed(|config| config.strategy.offload.optimizer = true);
-    for config in [changed(|_| {}), offloading, sharing(changed(|_| {}))] {
+    let shared = SHARDS.map(|shard| sharing(changed(|config| config.train.batch_size = 8), shard));
+    for config in shared.into_iter().chain([offloading]) {
         let config = with_ranks(&config, 2);
         let trained = |delay| run_delayed(&config, 3, delay);
         let plain = trained(None);
@@ -390,38 +440,99 @@ fn delays_change_no_bit() {
     }
 }
 
-/// Sizes, by section, of what a rank exchanges in a step.
-fn exchanged(program: &Program) -> Vec<u64> {
-    let code = program.step().flat_map(|section| &section.code);
-    let bytes = code.filter_map(|instruction| match instruction.action {
-        Action::AllReduce { from, .. } => {
-            assert_eq!(instruction.when, When::Last);
-            Some(program.ty(from).bytes())
+/// What a rank exchanges in a step, in order: the kinds and sizes.
+fn exchanged(program: &Program) -> Vec<(Collective, u64)> {
+    let mut exchanged = Vec::new();
+    for section in program.step() {
+        for iteration in 1..=section.repeat_count {
+            for instruction in &section.code {
+                let Action::Exchange { collective, from, to } = instruction.action else { continue };
+                if instruction.when == When::Always || iteration == section.repeat_count {
+                    exchanged.push((collective, program.ty(from).bytes().max(program.ty(to).bytes())));
+                }
+            }
         }
-        _ => None,
-    });
-    bytes.collect()
+    }
+    exchanged
 }
 
-/// All ranks exchange the same buckets in the same order, each once, whatever their samples: all gradients.
+/// All ranks exchange the same in the same order, whatever their samples. Sums are those of all gradients.
 #[test]
 fn ranks_exchange_the_same() {
-    for ranks in 1..=4 {
-        for accumulate in [1, 2, 3] {
-            let config = with_ranks(&changed(|config| config.strategy.accumulate = accumulate), ranks);
+    for (ranks, shard) in (1..=4).flat_map(|ranks| SHARDS.map(|shard| (ranks, shard))) {
+        for (accumulate, batch_size) in [(1, 5), (2, 5), (3, 5), (2, 8)] {
+            let config = changed(|config| {
+                (config.strategy.accumulate, config.train.batch_size) = (accumulate, batch_size);
+            });
+            let config = sharing(with_ranks(&config, ranks), shard);
+            if CONFLICTS.iter().any(|conflict| (conflict.check)(&config).is_some()) {
+                continue;
+            }
             let programs: Vec<Program> =
                 (0..ranks).map(|rank| compile(&config, &target(rank)).unwrap()).collect();
             let of_first = exchanged(&programs[0]);
-            assert!(programs.iter().all(|program| exchanged(program) == of_first));
-            let buckets = programs[0].buckets.iter().filter_map(|bucket| bucket.gradients);
-            let all: u64 = buckets.map(|bucket| programs[0].ty(bucket).bytes()).sum();
-            assert_eq!(of_first.iter().sum::<u64>(), if ranks > 1 { all } else { 0 });
+            assert!(programs.iter().all(|program| exchanged(program) == of_first), "{shard:?}");
+            if ranks == 1 {
+                assert!(of_first.is_empty());
+                continue;
+            }
+            let is_sum = |(collective, _): &&(Collective, u64)| *collective != Collective::AllGather;
+            let sums: u64 = of_first.iter().filter(is_sum).map(|(_, bytes)| bytes).sum();
+            let elements = |bucket: &Bucket| programs[0].ty(bucket.whole).elements() as u64;
+            let gradients: u64 = programs[0].buckets.iter().map(|bucket| 4 * elements(bucket)).sum();
+            let times = if shard >= Shard::Gradients { programs[0].micro_batches() as u64 } else { 1 };
+            assert_eq!(sums, times * gradients, "{ranks} ranks, {shard:?}");
         }
     }
+}
+
+/// Of what ranks divide, a rank has one part in n; whole buckets live for one layer and the next.
+#[test]
+fn ranks_hold_whole_buckets_layer_by_layer() {
+    let config = testing::reshaped(changed(|config| config.train.batch_size = 8), |model| model.layers = 6);
+    for shard in [Shard::Gradients, Shard::Parameters] {
+        let program = compile(&sharing(with_ranks(&config, 4), shard), &target(1)).unwrap();
+        for bucket in &program.buckets {
+            let elements = |id| program.ty(id).elements();
+            assert_eq!(elements(bucket.gradients.unwrap()) * 4, elements(bucket.whole));
+            let parts = if shard == Shard::Parameters { 4 } else { 1 };
+            assert_eq!(elements(bucket.parameters) * parts, elements(bucket.whole));
+        }
+        // By role: the most whole buckets of blocks that are live at once.
+        let most = |role: Role| {
+            let mut most = 0;
+            for section in program.step().filter(|section| section.samples > 0) {
+                let is_whole = |id: ValueId| {
+                    let value = program.value(id);
+                    let is_block = program.scope(value.scope).path.starts_with("blocks.");
+                    let persists = section.live_in.contains(&id) || section.live_out.contains(&id);
+                    value.role == role && is_block && !persists
+                };
+                let mut live = 0;
+                for instruction in &section.code {
+                    match instruction.action {
+                        Action::Allocate(id) if is_whole(id) => live += 1,
+                        Action::Free(id) if is_whole(id) => live -= 1,
+                        _ => {}
+                    }
+                    most = most.max(live);
+                }
+            }
+            most
+        };
+        // Beside a whole, a share of the sums waits to be added.
+        assert!((2..=3).contains(&most(Role::Gradient)), "{shard:?}: {}", most(Role::Gradient));
+        assert_eq!(most(Role::Parameter), if shard == Shard::Parameters { 2 } else { 0 });
+    }
+}
+
+/// Of two ranks, each sends its half of the numbers and later the sums of that half.
+#[test]
+fn ranks_send_what_is_counted() {
     let config = with_ranks(&changed(|_| {}), 2);
-    let bytes: u64 = exchanged(&compile(&config, &target(0)).unwrap()).iter().sum();
+    let of_step = exchanged(&compile(&config, &target(0)).unwrap());
+    let bytes: u64 = of_step.iter().map(|(_, bytes)| bytes).sum();
     let all = run_delayed(&config, 3, None);
-    // Of two ranks, each sends its half of the numbers and later the sums of that half.
     assert!(all.iter().all(|rank| rank.counts.sent_bytes == 3 * bytes));
 }
 
@@ -430,7 +541,7 @@ fn ranks_exchange_the_same() {
 fn exchange_begins_before_backward_ends() {
     let program = compile(&with_ranks(&changed(|_| {}), 2), &target(0)).unwrap();
     let last = program.step().filter(|section| section.samples > 0).last().unwrap();
-    let is_exchange = |action: &Action| matches!(action, Action::AllReduce { .. });
+    let is_exchange = |action: &Action| matches!(action, Action::Exchange { .. });
     let first = last.code.iter().position(|instruction| is_exchange(&instruction.action)).unwrap();
     let launches = last.code[first..].iter().filter(|of| matches!(of.action, Action::Launch { .. }));
     assert!(launches.count() > 10, "operations follow the first exchange");

@@ -352,6 +352,7 @@ fn plan(runs: Vec<PlannedRun>) -> Plan {
             page: Bytes(4096),
             product_workspace: Bytes(0),
             context: Bytes(0),
+            communicator: None,
             memory: Bytes(1 << 30),
             limited: false,
             host_memory: None,

@@ -144,7 +144,17 @@ impl RunConfig {
 
     /// Whether ranks divide the optimizer states among them.
     pub fn shards_states(&self) -> bool {
-        self.ranks() > 1 && self.strategy.parallel.shard == Shard::Optimizer
+        self.ranks() > 1 && self.strategy.parallel.shard >= Shard::Optimizer
+    }
+
+    /// Whether they divide the gradients too.
+    pub fn shards_gradients(&self) -> bool {
+        self.ranks() > 1 && self.strategy.parallel.shard >= Shard::Gradients
+    }
+
+    /// Whether they divide the parameters too.
+    pub fn shards_parameters(&self) -> bool {
+        self.ranks() > 1 && self.strategy.parallel.shard >= Shard::Parameters
     }
 
     /// The rank with this index.

@@ -68,6 +68,11 @@ const EXAMPLES: &[(&[&str], &str)] = &[
     (&[SHARES, "optimizer_state = 'bf16'", "rounding = 'stochastic'"], "rounding = 'nearest'"),
     (&[SHARES, "train.clip_norm = 'off'", "update = 'in_backward'"], "update = 'after_backward'"),
     (&[SHARES, "offload = { optimizer = true }"], "offload = {}"),
+    (
+        &["parallel = { data = 3, shard = 'gradients' }", "train.batch_size = 5", "accumulate = 2"],
+        "accumulate = 1",
+    ),
+    (&["parallel = { data = 2, shard = 'parameters' }", "init = 'lazy'"], "init = 'device'"),
     (&["measure.what = 'inference'", "recompute = 'auto'"], "recompute = 'block'"),
     (&[LAYERS, RANDOM, "lora = { rank = 2, alpha = 2, targets = ['mlp'] }"], "lora = 'off'"),
     (&[LAYERS, RANDOM, "recompute = ['mlp']"], "recompute = 'none'"),

@@ -279,6 +279,10 @@ fn as_floats<T: float::Float>(scratch: &mut [f32]) -> &mut [T] {
 /// Scratch memory as f64 numbers. Its alignment is at least that of f64.
 fn as_f64(scratch: &mut [f32]) -> &mut [f64] {
     let len = scratch.len() / 2;
+    // A rank may have no part of a tensor.
+    if len == 0 {
+        return &mut [];
+    }
     assert!(scratch.as_ptr().cast::<f64>().is_aligned(), "scratch memory is aligned to a cache line");
     // SAFETY: aligned, not longer than the scratch memory, and any bits are a valid f64.
     #[allow(unsafe_code)]

@@ -1,8 +1,8 @@
 //! Values of keys that exclude each other, in one table. The range of a single key is declared with the key.
 
 use super::{
-    ActivationOffload, Allocator, Caching, EmptyCache, Gradients, Loader, Lora, LoraBase, OptimizerState,
-    Precision, Quantize, Recompute, Rounding, StorageDtype, Strategy, Update,
+    ActivationOffload, Allocator, Caching, EmptyCache, Gradients, Init, Loader, Lora, LoraBase,
+    OptimizerState, Precision, Quantize, Recompute, Rounding, StorageDtype, Strategy, Update,
 };
 use crate::reader::declare::KeywordEnum;
 use crate::reader::tree::quoted;
@@ -382,9 +382,9 @@ pub const CONFLICTS: &[Conflict] = &[
             let groups = run.train.optimizer.groups();
             let needs_tensors =
                 |group: &UpdateGroup| matches!(group.rule, Rule::Muon(_) | Rule::Adafactor(_));
-            (run.shards_states() && run.trains() && groups.iter().any(needs_tensors)).then(|| {
+            (divides_states(run) && groups.iter().any(needs_tensors)).then(|| {
                 message(
-                    "parallel.shard = \"optimizer\" divides tensors anywhere; muon and adafactor need whole ones",
+                    format!("{} divides tensors anywhere; muon and adafactor need whole ones", shard(run)),
                     "use shard = \"none\", or adamw, adam, lion or sgd",
                 )
             })
@@ -393,9 +393,9 @@ pub const CONFLICTS: &[Conflict] = &[
     Conflict {
         keys: &["strategy.parallel", "strategy.optimizer_state"],
         check: |run| {
-            (run.shards_states() && run.strategy.optimizer_state == OptimizerState::EightBit).then(|| {
+            (divides_states(run) && run.strategy.optimizer_state == OptimizerState::EightBit).then(|| {
                 message(
-                    "parallel.shard = \"optimizer\" divides tensors anywhere, not at the blocks of 8-bit states",
+                    format!("{} divides tensors anywhere, not at the blocks of 8-bit states", shard(run)),
                     "use shard = \"none\", or optimizer_state = \"bf16\"",
                 )
             })
@@ -404,9 +404,12 @@ pub const CONFLICTS: &[Conflict] = &[
     Conflict {
         keys: &["strategy.parallel", "strategy.rounding"],
         check: |run| {
-            (run.shards_states() && run.strategy.rounding == Rounding::Stochastic).then(|| {
+            (divides_states(run) && run.strategy.rounding == Rounding::Stochastic).then(|| {
                 message(
-                    "parallel.shard = \"optimizer\" divides tensors anywhere; stochastic rounding numbers their elements",
+                    format!(
+                        "{} divides tensors anywhere; stochastic rounding numbers their elements",
+                        shard(run)
+                    ),
                     "use shard = \"none\", or rounding = \"nearest\"",
                 )
             })
@@ -417,7 +420,7 @@ pub const CONFLICTS: &[Conflict] = &[
         check: |run| {
             (run.shards_states() && updates_in_backward(run).is_some()).then(|| {
                 message(
-                    "parallel.shard = \"optimizer\" updates shares after backward",
+                    format!("{} updates shares after backward", shard(run)),
                     "use shard = \"none\", or update = \"after_backward\"",
                 )
             })
@@ -428,10 +431,45 @@ pub const CONFLICTS: &[Conflict] = &[
         check: |run| {
             let offload = run.strategy.offload;
             let is_on_host = offload.parameters || offload.optimizer || !run.strategy.place.is_empty();
-            (run.shards_states() && is_on_host).then(|| {
+            ((divides_states(run) || run.shards_parameters()) && is_on_host).then(|| {
                 message(
-                    "parallel.shard = \"optimizer\" keeps parameters and states on the device",
+                    format!("{} keeps parameters and states on the device", shard(run)),
                     "use shard = \"none\", or no place and no offload of parameters and optimizer",
+                )
+            })
+        },
+    },
+    Conflict {
+        keys: &["strategy.parallel", "strategy.accumulate", "train.batch_size"],
+        check: |run| {
+            let exchanges = run.shards_gradients() && run.trains() || run.shards_parameters();
+            let (ranks, samples) = (run.ranks(), run.train.batch_size);
+            if !exchanges || samples < ranks {
+                return None;
+            }
+            // The first rank has the most samples, the last has the least.
+            let [most, least] = [0, ranks - 1].map(|index| run.of_rank(index).into_owned());
+            let [first, last] = [&most, &least].map(|rank| rank.micro_batches());
+            (first != last).then(|| {
+                let [most, least] = [most, least].map(|rank| rank.train.batch_size);
+                let up = samples.next_multiple_of(ranks);
+                message(
+                    format!(
+                        "{} exchanges in each micro-batch; {most} samples have {first} of them, and {least} have {last}",
+                        shard(run)
+                    ),
+                    format!("use accumulate = 1, batch_size = {up}, or shard = \"optimizer\""),
+                )
+            })
+        },
+    },
+    Conflict {
+        keys: &["strategy.parallel", "strategy.init"],
+        check: |run| {
+            (run.shards_parameters() && run.strategy.init == Init::Lazy).then(|| {
+                message(
+                    "parallel.shard = \"parameters\" gathers parameters from all ranks, which must have them before",
+                    "use init = \"device\", which has one layer's whole parameters in memory at a time",
                 )
             })
         },
@@ -489,6 +527,15 @@ fn has_fewer_samples(key: &str, samples: Option<usize>, run: &RunConfig) -> Opti
             format!("use parallel.data = {samples}, or {key} = {ranks}"),
         )
     })
+}
+
+/// Whether each rank updates its share.
+fn divides_states(run: &RunConfig) -> bool {
+    run.shards_states() && run.trains()
+}
+
+fn shard(run: &RunConfig) -> String {
+    format!("parallel.shard = {}", quoted(run.strategy.parallel.shard.keyword()))
 }
 
 fn updates_in_backward(run: &RunConfig) -> Option<()> {

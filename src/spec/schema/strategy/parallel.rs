@@ -15,15 +15,20 @@ key_table! {
         /// of the samples of every batch; gradients are summed over all. On the CPU, ranks share its threads.
         pub data: usize = RANKS, default 1;
         /// What is divided among ranks beside the samples. "optimizer": states and master weights (ZeRO stage 1; PyTorch:
-        /// `ZeroRedundancyOptimizer`). Each rank updates its share of the parameters and gets those of the others.
+        /// `ZeroRedundancyOptimizer`); each rank updates its share of the parameters and gets those of the others.
+        /// "gradients": also gradients (ZeRO stage 2), of which each micro-batch's are summed and only the share is kept.
+        /// "parameters": also the parameters (ZeRO stage 3; PyTorch: `fully_shard`), which are gathered layer by layer for
+        /// each pass.
         pub shard: Shard = keyword(), default Shard::None;
     }
 }
 
 keywords! {
-    /// What ranks divide among them.
+    /// What ranks divide among them. Each value includes those before it.
     pub enum Shard {
         None = "none",
         Optimizer = "optimizer",
+        Gradients = "gradients",
+        Parameters = "parameters",
     }
 }

@@ -195,6 +195,12 @@ pub(crate) fn reference() -> Vec<DeclaredKey> {
         key("product_workspace", "Workspace of matmuls.", Accepts::parsed(&WORKSPACE), of_cards),
         key("context", "Memory that a CUDA context takes.", Accepts::parsed(&ANY_SIZE), "assumed"),
         key(
+            "communicator",
+            "Memory that NCCL takes on a card of a run with ranks.",
+            Accepts::parsed(&ANY_SIZE),
+            "assumed",
+        ),
+        key(
             "limited",
             "Whether `memory` is a limit below that of the device.",
             Accepts::parsed(&Boolean),
@@ -244,6 +250,7 @@ fn described<'a>(reader: &'a Reader<'a>, table: &'a Table) -> Option<Described> 
     let page = keys.optional("page", POWER_OF_TWO);
     let workspace = keys.optional("product_workspace", if on_cpu { WORKSPACE_ON_CPU } else { WORKSPACE });
     let context = keys.optional("context", ANY_SIZE);
+    let communicator = keys.optional("communicator", ANY_SIZE);
     let limited = keys.optional("limited", Boolean);
     let host_memory = keys.optional("host_memory", POSITIVE_SIZE);
     let figures = keys.optional("figures", keyword::<Figures>());
@@ -272,6 +279,7 @@ fn described<'a>(reader: &'a Reader<'a>, table: &'a Table) -> Option<Described> 
         page: or("page", page?, blank.page),
         product_workspace: or("product_workspace", workspace?, blank.product_workspace),
         context: or("context", context?, blank.context),
+        communicator: communicator?,
         limited: limited?.unwrap_or(blank.limited),
         host_memory: host_memory?,
         figures: figures.unwrap_or_default(),
@@ -282,9 +290,13 @@ fn described<'a>(reader: &'a Reader<'a>, table: &'a Table) -> Option<Described> 
 
 /// The rates of a card's host and link. A CPU has none of these keys.
 fn host_rates<'a>(reader: &'a Reader<'a>, keys: &mut Keys<'a>, on_cpu: bool) -> Option<HostRates> {
-    for key in ["link", "host_threads", "host_bandwidth", "host_flops"] {
+    for key in ["communicator", "link", "host_threads", "host_bandwidth", "host_flops"] {
         if let Some(entry) = keys.entry(key).filter(|_| on_cpu) {
-            let problem = format!("`{key}` is a key of cards: a CPU's device and host pools are one memory");
+            let why = match key {
+                "communicator" => "ranks on a CPU exchange in shared memory",
+                _ => "a CPU's device and host pools are one memory",
+            };
+            let problem = format!("`{key}` is a key of cards: {why}");
             reader.problem(Problem::new(problem).at(entry.key_span).help("remove it"));
         }
     }
