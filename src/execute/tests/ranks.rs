@@ -486,6 +486,35 @@ fn ranks_exchange_the_same() {
     }
 }
 
+/// One sample has no slices of the loss, and other activations to recompute.
+#[test]
+fn ranks_of_unequal_samples_gather_the_same() {
+    const TOML: &str = "
+        name = 't'
+        [model.sequential]
+        input = [8]
+        layers = [{ linear = 24 }, { repeat = { times = 4, layers = ['gelu', 'tanh'] } }, { linear = 24 }, 'relu', { linear = 4 }]
+        [data.random]
+        [train]
+        batch_size = 3
+        optimizer.sgd = { lr = 0.1 }
+        [measure]
+        steps = 1
+        [strategies.plain]
+        parallel.data = 2
+        parallel.shard = 'parameters'
+        ";
+    let budgets =
+        [1200, 1500, 2000, 2500, 3000].map(|bytes| format!("recompute = {{ budget = '{bytes} B' }}"));
+    let strategies =
+        ["loss_chunks = 2", "loss_chunks = 2\nparallel.ahead = 2", "parallel.keep_gathered = true"];
+    for strategy in strategies.into_iter().chain(budgets.iter().map(String::as_str)) {
+        let config = testing::changed(&format!("{TOML}{strategy}\n"), &[]).unwrap();
+        let of_rank = |rank| exchanged(&plan::compile_verified(&config, &target(rank)).unwrap());
+        assert_eq!(of_rank(0), of_rank(1), "{strategy}");
+    }
+}
+
 /// Of what ranks divide, a rank has one part in n; whole buckets live for one layer and the next.
 #[test]
 fn ranks_hold_whole_buckets_layer_by_layer() {

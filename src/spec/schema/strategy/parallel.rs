@@ -25,8 +25,8 @@ key_table! {
         /// `reshard_after_forward=False`): less is sent, but a micro-batch holds all parameters. Needs
         /// `shard = "parameters"`.
         pub keep_gathered: bool = Boolean, default false;
-        /// Parameters are gathered this many layers before their use (PyTorch: `set_modules_to_forward_prefetch`), and so
-        /// many more layers' are held. Needs `shard = "parameters"`, unless it is 1.
+        /// Number of layers by which parameters are gathered before their use (PyTorch: `set_modules_to_forward_prefetch`);
+        /// `ahead` more layers are in memory. A value other than 1 needs `shard = "parameters"`.
         pub ahead: usize = AHEAD, default 1;
     }
 }
