@@ -44,7 +44,9 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     }
     args.framework.choose_program(&mut args.inputs);
     let is_wanted = |point: &Point| is_named(args.run.as_deref(), point);
-    let inputs = args.inputs.read(Purpose::Predict, "results".as_ref(), args.target.as_deref(), is_wanted)?;
+    let (out, target) = ("results".as_ref(), args.target.as_deref());
+    let shown = Some(Framework::Pytorch);
+    let inputs = args.inputs.read_shown(Purpose::Predict, out, target, shown, is_wanted)?;
     let NumberedRun { plan, run, .. } = choose(&inputs.plans, args.run.as_deref())?;
     let config =
         run.config.as_ref().map_err(|reason| Failure::input(format!("the run is skipped: {reason}")))?;
@@ -77,6 +79,7 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
         let [allocated, reserved] = [allocated, reserved].map(|bytes| Bytes(*bytes));
         note(&format!("predicted peaks of step {}: {allocated} allocated, {reserved} reserved", step + 1));
     }
+    torch::of_ranks(config).into_iter().for_each(note);
     Ok(ExitStatus::Complete)
 }
 

@@ -17,6 +17,15 @@ const NOTABLE: f64 = 1.05;
 const OTHER_FIGURES: &str = "These figures are this program's memory. PyTorch needs a different amount for the same \
                              training: `--target` with a card that `devices --targets` lists predicts it.";
 
+/// What the figures of several ranks leave out.
+const OF_RANKS: &str = "PyTorch's memory on several ranks is that of the first one. It leaves out what NCCL takes outside PyTorch's \
+                        allocator; memory limits have room for it.";
+
+/// What the figures of a run leave out, if it has several ranks that train.
+pub(super) fn of_ranks(config: &RunConfig) -> Option<&'static str> {
+    (config.ranks() > 1 && config.trains()).then_some(OF_RANKS)
+}
+
 /// The card of a target as PyTorch uses it.
 ///
 /// # Errors
@@ -43,14 +52,15 @@ struct Predicted<'a> {
 }
 
 fn predicted(plans: &[Plan], is_shown: impl Fn(&PlannedRun) -> bool) -> Vec<Predicted<'_>> {
-    let of_plan = |plan: &'_ Plan| torch_machine(&plan.target, plan.keys);
+    let of_run =
+        |plan: &'_ Plan, config: &RunConfig| torch_machine(&plan.target.of_rank(config.ranks()), plan.keys);
     let all = plans.iter().flat_map(|plan| plan.runs.iter().map(move |run| (plan, run)));
     all.filter(|(_, run)| is_shown(run))
         .filter_map(|(plan, run)| {
             let (config, torch) = (run.config.as_ref().ok()?, run.torch.as_ref()?.as_ref().ok()?);
             let ours = run.prediction.as_ref()?.device.steady_peak().live.total();
             let ratio = torch.memory.peak().allocated as f64 / ours.max(1) as f64;
-            Some(Predicted { run, config, torch, machine: of_plan(plan)?, keys: plan.keys, ratio })
+            Some(Predicted { run, config, torch, machine: of_run(plan, config)?, keys: plan.keys, ratio })
         })
         .collect()
 }
@@ -85,6 +95,7 @@ pub(super) fn summary(plans: &[Plan], is_shown: impl Fn(&PlannedRun) -> bool) ->
 /// What lives at the peak of the run in the table that needs the most memory in PyTorch, and what lowers it.
 pub(super) fn explained(plans: &[Plan], is_shown: impl Fn(&PlannedRun) -> bool) -> String {
     let all = predicted(plans, is_shown);
+    let of_ranks = all.iter().find_map(|one| of_ranks(one.config));
     let Some(most) = all.iter().rev().max_by_key(|one| one.torch.memory.peak().allocated) else {
         return String::new();
     };
@@ -103,6 +114,7 @@ pub(super) fn explained(plans: &[Plan], is_shown: impl Fn(&PlannedRun) -> bool) 
     let number = runs().find(|(_, run)| std::ptr::eq(*run, most.run)).map_or(0, |(index, _)| index + 1);
     let name = if is_unique { most.run.strategy.clone() } else { number.to_string() };
     sentences.push(format!("`runner explain --run {name} --as pytorch` lists what lowers it."));
+    sentences.extend(of_ranks.map(str::to_owned));
     sentences.join("\n")
 }
 
@@ -125,7 +137,7 @@ fn peak(memory: &Forecast) -> String {
 
 /// What makes PyTorch's peak larger than this program's: the role with the largest excess, and a change that lowers it.
 fn cause(one: &Predicted<'_>) -> Option<String> {
-    const ROLES: [(Role, &str, &[Purpose]); 7] = [
+    const ROLES: [(Role, &str, &[Purpose]); 8] = [
         (Role::Activation, "activations, logits and loss", &[Purpose::Activation, Purpose::Loss]),
         (Role::Parameter, "parameters", &[Purpose::Parameter]),
         (Role::MasterWeight, "master weights", &[Purpose::MasterWeight]),
@@ -133,6 +145,7 @@ fn cause(one: &Predicted<'_>) -> Option<String> {
         (Role::Optimizer, "optimizer states", &[Purpose::OptimizerState]),
         (Role::Cast, "casts of parameters", &[Purpose::Cast]),
         (Role::Workspace, "workspaces", &[Purpose::Workspace]),
+        (Role::Communication, "gradient buckets", &[Purpose::Communication]),
     ];
     let ours = one.run.prediction.as_ref()?.device.steady_peak().live;
     let bytes = |wanted: &[Purpose]| -> u64 {

@@ -265,8 +265,8 @@ pub trait Device {
     ) -> Result<(), DeviceError>;
 
     /// Exchanges numbers with the other ranks, on the communication queue. All ranks enqueue the same exchanges in the same
-    /// order. `from` and `to` are of one dtype: both are the whole in an all-reduce, in place; in the others one is a
-    /// share of the whole, as [`Collective`] says.
+    /// order. `from` and `to` are of one dtype: both are the whole in an all-reduce, in place; in the others one is a share of the
+    /// whole ([`Collective`]).
     ///
     /// # Errors
     /// `NoRanks` if the device is that of a single rank.

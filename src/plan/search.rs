@@ -293,7 +293,7 @@ pub fn sufficient_memory(
             Some(predict(program, &boundless, RunSchedule::of(config)).device.reserved_peak)
         }
     };
-    Ok(needed.map(|needed| needed + target.context.0))
+    Ok(needed.map(|needed| needed + target.of_rank(config.ranks()).context.0))
 }
 
 /// The tokens of a batch; samples, if the model has no tokens.

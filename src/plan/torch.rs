@@ -22,15 +22,20 @@ pub struct TorchForecast {
 /// The card of a target as PyTorch uses it. `None` if the target is not a known card.
 pub fn torch_machine(target: &Target, keys: PlanKeys) -> Option<Machine> {
     let card = Card::named(&target.name).filter(|_| target.kind == DeviceKind::Cuda)?;
-    let memory = CardMemory { available: target.available_at(Pool::Device), total: target.memory.0 };
-    let memory = target.limits(Pool::Device).then_some(memory);
     let PlanKeys { torch_version: version, torch_options: options, alloc_conf, .. } = keys;
-    Some(Machine { card, version, memory, options, alloc_conf })
+    Some(Machine { card, version, memory: card_memory(target), options, alloc_conf })
+}
+
+/// The memory of a target, if it is limited.
+fn card_memory(target: &Target) -> Option<CardMemory> {
+    let memory = CardMemory { available: target.available_at(Pool::Device), total: target.memory.0 };
+    target.limits(Pool::Device).then_some(memory)
 }
 
 /// Forecasts PyTorch's memory on one card.
 pub(super) struct TorchForecaster {
     machine: Machine,
+    target: Target,
     framework: Framework,
     /// By configuration without its batch size.
     largest: BTreeMap<MemoryKey, Option<usize>>,
@@ -39,8 +44,8 @@ pub(super) struct TorchForecaster {
 impl TorchForecaster {
     /// `None` if the target is not a known card.
     pub(super) fn of(target: &Target, keys: PlanKeys) -> Option<TorchForecaster> {
-        let machine = torch_machine(target, keys)?;
-        Some(TorchForecaster { machine, framework: keys.framework, largest: BTreeMap::new() })
+        let (machine, target) = (torch_machine(target, keys)?, target.clone());
+        Some(TorchForecaster { machine, target, framework: keys.framework, largest: BTreeMap::new() })
     }
 
     pub(super) fn forecast(
@@ -49,14 +54,16 @@ impl TorchForecaster {
         key: &MemoryKey,
         wants_largest_micro_batch: bool,
     ) -> Result<TorchForecast, NotCovered> {
-        let run = self.machine.run(config)?;
+        let memory = card_memory(&self.target.of_rank(config.ranks()));
+        let machine = Machine { memory, ..self.machine };
+        let run = machine.run(config)?;
         let largest_micro_batch = match wants_largest_micro_batch {
             false => None,
             true => {
                 let key = MemoryKey { batch_size: config.strategy.accumulate, ..key.clone() };
                 match self.largest.entry(key) {
                     Entry::Occupied(entry) => *entry.get(),
-                    Entry::Vacant(entry) => *entry.insert(self.machine.largest_micro_batch(config)),
+                    Entry::Vacant(entry) => *entry.insert(machine.largest_micro_batch(config)),
                 }
             }
         };

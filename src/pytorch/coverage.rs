@@ -7,8 +7,8 @@ use base::units::Bytes;
 use spec::{
     ActivationOffload, Attention, BlockPart, CollectedOutput, DataResidence, Evaluation, EvaluationPass,
     Init, InputDtype, KeywordEnum, KeywordSet, Leak, Optimizer, OptimizerState, OutputLoss, PartRole,
-    Precision, Recompute, Release, RunConfig, StorageDtype, SubLayers, TorchCheckpoint, TorchKernels,
-    TorchOptions, TorchProgram, Transformer, Update,
+    Precision, Recompute, Release, RunConfig, Shard, StorageDtype, SubLayers, TorchCheckpoint, TorchKernels,
+    TorchOptions, TorchProgram, Transformer, TransformersVersion, Update,
 };
 
 use crate::card::Card;
@@ -35,11 +35,7 @@ fn not_covered(reason: &str) -> Covered {
 
 /// Checks that the prediction covers a run on this card.
 pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> Covered {
-    if config.ranks() > 1 {
-        return not_covered(
-            "several ranks (parallel.data): DistributedDataParallel keeps buckets of its own",
-        );
-    }
+    distributed(config, options)?;
     model(config, options.program)?;
     dtypes(config, card, options)?;
     optimizer::check(config, card, options)?;
@@ -134,6 +130,91 @@ pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> C
         return not_covered("a data set on the device");
     }
     Ok(())
+}
+
+/// Checks what several ranks do.
+fn distributed(config: &RunConfig, options: TorchOptions) -> Covered {
+    if config.ranks() == 1 {
+        return Ok(());
+    }
+    let strategy = &config.strategy;
+    if options.program == TorchProgram::Trainer {
+        return not_covered(
+            "several ranks (parallel.data) of Trainer: use torch_program = \"modules\" or \"transformers\"",
+        );
+    }
+    if !config.trains() {
+        return Ok(());
+    }
+    if options.program == TorchProgram::Transformers {
+        of_library(config, options)?;
+    }
+    match strategy.parallel.shard {
+        Shard::None => {}
+        Shard::Optimizer => {
+            return not_covered(
+                "sharded optimizer states (parallel.shard = \"optimizer\"), of which ZeroRedundancyOptimizer gives each rank \
+                 those of whole parameters",
+            );
+        }
+        Shard::Gradients => {
+            return not_covered(
+                "sharded gradients (parallel.shard = \"gradients\"): fully_shard with reshard_after_forward=False",
+            );
+        }
+        Shard::Parameters => {
+            return not_covered("sharded parameters (parallel.shard = \"parameters\"): fully_shard");
+        }
+    }
+    if strategy.update == Update::InBackward {
+        return not_covered(
+            "updates in backward on several ranks: a parameter's hook runs before the ranks sum its gradient",
+        );
+    }
+    if accumulates_in_fp32(config) {
+        return not_covered(
+            "gradients added to master weights by hooks on several ranks: the hook takes a gradient before the ranks sum it",
+        );
+    }
+    if options.checkpoint == TorchCheckpoint::Reentrant && strategy.loss_chunks > 1 {
+        return not_covered(
+            "reentrant checkpoints of the loss on several ranks: the head has a gradient for each slice",
+        );
+    }
+    Ok(())
+}
+
+/// Checks the models of the library that several ranks train.
+fn of_library(config: &RunConfig, options: TorchOptions) -> Covered {
+    let strategy = &config.strategy;
+    if options.transformers != TransformersVersion::V5_24 {
+        let version = options.transformers.keyword();
+        return Err(NotCovered(format!("several ranks (parallel.data) with transformers {version}")));
+    }
+    if options.kernels == TorchKernels::Liger || strategy.loss_chunks > 1 {
+        return not_covered("liger-kernel on several ranks (parallel.data)");
+    }
+    match transformers::four_bit(config) {
+        Some(_) => not_covered("weights of four bits on several ranks (parallel.data)"),
+        None => Ok(()),
+    }
+}
+
+/// Whether `DistributedDataParallel` wraps the model.
+pub(crate) fn is_distributed(config: &RunConfig) -> bool {
+    config.ranks() > 1 && config.trains()
+}
+
+/// Whether a loss is multiplied by a number before backward: by the share of a micro-batch in the batch of all ranks, times
+/// their number, because `DistributedDataParallel` averages gradients. `config`: of all ranks.
+pub(crate) fn scales_loss(config: &RunConfig) -> bool {
+    let ranks = config.ranks();
+    if sums_outputs(config) {
+        // Each micro-batch adds its own.
+        return ranks > 1;
+    }
+    let is_uneven = !config.train.batch_size.is_multiple_of(ranks);
+    config.of_rank(0).micro_batches() > 1 || ranks > 1 && (is_uneven || masks_targets(config))
 }
 
 /// The model, if it is a transformer.

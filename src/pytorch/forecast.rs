@@ -113,7 +113,7 @@ impl TorchRun<'_> {
     pub fn live_at_peak(&self) -> LivePeak {
         let at = self.peaks.at;
         let (groups, phase) = (self.sequence.live_groups_after(at), self.sequence.phase_of(at));
-        LivePeak { groups, phase, logits: peak::logits(self.config) }
+        LivePeak { groups, phase, logits: peak::logits(&self.config.of_rank(0)) }
     }
 
     /// The smallest memory that suffices, if cached memory is returned when needed. With less by one unit, the run fails.
@@ -163,7 +163,7 @@ impl Machine {
         // With lengths that vary, each sample counts as the longest of the data.
         let config = &config.at_longest();
         let run = |micro_batch: usize| {
-            let batch_size = micro_batch * config.strategy.accumulate;
+            let batch_size = micro_batch * config.strategy.accumulate * config.ranks();
             RunConfig { train: Train { batch_size, ..config.train.clone() }, ..config.clone() }
         };
         let sequence = |micro_batch: usize| {

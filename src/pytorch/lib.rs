@@ -10,6 +10,7 @@ mod autograd;
 mod card;
 mod checkpoint;
 mod coverage;
+mod distributed;
 mod export;
 mod forecast;
 mod functions;

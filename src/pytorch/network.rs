@@ -34,6 +34,9 @@ pub(crate) trait Network {
     /// The parameters, in the order of the modules.
     fn parameters(&self) -> Vec<Tensor>;
 
+    /// The buffers, in the order of the modules (`named_buffers`).
+    fn buffers(&self) -> Vec<Tensor>;
+
     /// The weights of the modules `nn.Embedding`.
     fn embeddings(&self) -> Vec<Tensor>;
 

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use crate::autograd::backward;
 use crate::card::Card;
 use crate::coverage::{self, NotCovered};
+use crate::distributed::DistributedDataParallel;
 use crate::grad_scaler::GradScaler;
 use crate::list::List;
 use crate::module::{Module, dtype_of};
@@ -58,11 +59,14 @@ pub(crate) fn shortened_sequence(
 fn sequence_with(config: &RunConfig, torch: Torch) -> Result<Sequence, NotCovered> {
     let Torch { card, options, rules, .. } = torch;
     coverage::check(config, &card, options)?;
+    let scales_loss = coverage::scales_loss(config);
+    // Of all ranks, the first has the most samples.
+    let config = &*config.of_rank(0);
     rules.check(&card)?;
     rules.check_libraries(config, options)?;
     match options.program {
         TorchProgram::Modules | TorchProgram::Transformers => {
-            let mut program = Program::start(&torch, config)?;
+            let mut program = Program::start(&torch, config, scales_loss)?;
             recorded(&torch, || program.run())
         }
         TorchProgram::Trainer => {
@@ -114,13 +118,20 @@ struct Program<'a> {
     optimizers: Vec<SharedOptimizer>,
     scaler: Option<GradScaler>,
     autocast: Option<DType>,
+    /// The wrapper of a model that several ranks train.
+    distributed: Option<DistributedDataParallel>,
+    scales_loss: bool,
     leaked: Vec<Tensor>,
 }
 
 impl<'a> Program<'a> {
-    fn start(torch: &'a Torch, config: &'a RunConfig) -> Result<Program<'a>, NotCovered> {
+    fn start(torch: &'a Torch, config: &'a RunConfig, scales_loss: bool) -> Result<Program<'a>, NotCovered> {
         torch.mark(Event::Phase(Phase::Start));
         let modules = Modules::new(torch, config)?;
+        let distributed = match coverage::is_distributed(config) {
+            true => Some(DistributedDataParallel::new(torch, &*modules.full, config.ranks())?),
+            false => None,
+        };
         let trained = match config.trains() {
             true => TrainedParameter::of(torch, config, &*modules.full),
             false => Vec::new(),
@@ -138,6 +149,8 @@ impl<'a> Program<'a> {
             optimizers,
             scaler: scales.then(GradScaler::default),
             autocast: coverage::autocast(config),
+            distributed,
+            scales_loss,
             leaked: Vec::new(),
         })
     }
@@ -156,13 +169,17 @@ impl<'a> Program<'a> {
             return;
         }
         let first = torch.part(|| self.step(0));
-        let step = torch.part(|| match self.keeps_only_states() {
+        let mut step = torch.part(|| match self.keeps_only_states() {
             true => torch.repeat_without_survivors(&first, || self.step(1)),
             false => self.step(1),
         });
         let mut evaluation = None;
         for number in 2..STEPS {
-            torch.repeat(&step, || self.step(number));
+            match self.distributed {
+                // The second step replaces the buckets.
+                Some(_) if number == 2 => step = torch.part(|| self.step(number)),
+                _ => torch.repeat(&step, || self.step(number)),
+            }
             match &evaluation {
                 None => evaluation = Some(torch.part(|| self.evaluate_between())),
                 Some(evaluation) => torch.repeat(evaluation, || self.evaluate_between()),
@@ -173,7 +190,7 @@ impl<'a> Program<'a> {
     /// Whether only optimizer states and the loss scale, which the first step makes, outlive a step.
     fn keeps_only_states(&self) -> bool {
         let strategy = &self.config.strategy;
-        strategy.gradients == Gradients::Free && strategy.leak.is_none()
+        strategy.gradients == Gradients::Free && strategy.leak.is_none() && self.distributed.is_none()
     }
 
     /// A step, counted from 0.
@@ -207,12 +224,17 @@ impl<'a> Program<'a> {
         let strategy = &config.strategy;
         let micro_batches = config.micro_batches();
         let mut variables = Variables::default();
-        let last_differs = self.modules.tail.is_some() || strategy.empty_cache == EmptyCache::Micro;
+        let last_differs = self.modules.tail.is_some()
+            || strategy.empty_cache == EmptyCache::Micro
+            || self.distributed.is_some();
         let of_micro_batch = |micro_batch| {
             torch.mark(Event::Phase(Phase::Forward));
             let is_last = micro_batch + 1 == micro_batches;
             let padded = config.lengths.as_ref().map(|lengths| lengths.training_batch(step, micro_batch));
             let module = self.modules.of(is_last, padded.map(|padded| padded.length));
+            if let Some(distributed) = &self.distributed {
+                distributed.set_sums(is_last);
+            }
             let (loss, logits) = self.loss(module, padded, true, &mut variables);
             match strategy.leak {
                 Some(Leak::Loss | Leak::Graph) => self.leaked.push(loss.clone()),
@@ -221,7 +243,7 @@ impl<'a> Program<'a> {
             }
             variables.logits = logits.filter(|_| coverage::holds_logits(config));
             torch.mark(Event::Phase(Phase::Backward));
-            self.backward(loss, micro_batches);
+            self.backward(loss);
             if strategy.empty_cache == EmptyCache::Micro && !is_last {
                 torch.mark(Event::EmptyCache);
             }
@@ -282,7 +304,13 @@ impl<'a> Program<'a> {
         let [Some(tokens), targets, third] = &variables.batch else { unreachable!("assigned") };
         let hides_tokens = padded.is_none_or(|padded| padded.has_padding);
         let inputs = Inputs { tokens, targets: targets.as_ref(), third: third.as_ref(), hides_tokens };
-        let (loss, logits) = torch.with_autocast(self.autocast, || module.loss(torch, inputs, trains));
+        let forward = || module.loss(torch, inputs, trains);
+        // The script evaluates the model without its wrapper.
+        let wrapper = self.distributed.as_ref().filter(|_| trains);
+        let (loss, logits) = torch.with_autocast(self.autocast, || match wrapper {
+            Some(distributed) => distributed.forward(torch, forward),
+            None => forward(),
+        });
         variables.loss = Some(loss.clone());
         (loss, logits)
     }
@@ -296,11 +324,11 @@ impl<'a> Program<'a> {
     }
 
     /// `(loss * share).backward()`; to a sum, each micro-batch adds its own.
-    fn backward(&mut self, loss: Tensor, micro_batches: usize) {
+    fn backward(&mut self, loss: Tensor) {
         let torch = self.torch;
         let retains = self.config.strategy.leak == Some(Leak::Graph);
         let mut root = loss;
-        if micro_batches > 1 && !coverage::sums_outputs(self.config) {
+        if self.scales_loss {
             root = crate::functions::scale(torch, &root);
         }
         if let Some(scaler) = &mut self.scaler {

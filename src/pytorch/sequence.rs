@@ -46,10 +46,12 @@ pub enum Purpose {
     Activation,
     /// Workspaces and scratch of kernels.
     Workspace,
+    /// Buckets and flat copies that ranks exchange.
+    Communication,
 }
 
 impl Purpose {
-    pub const ALL: [Purpose; 8] = [
+    pub const ALL: [Purpose; 9] = [
         Purpose::Parameter,
         Purpose::MasterWeight,
         Purpose::Gradient,
@@ -58,6 +60,7 @@ impl Purpose {
         Purpose::Loss,
         Purpose::Activation,
         Purpose::Workspace,
+        Purpose::Communication,
     ];
 
     pub fn name(self) -> &'static str {
@@ -70,6 +73,7 @@ impl Purpose {
             Purpose::Loss => "logits and loss",
             Purpose::Activation => "activations",
             Purpose::Workspace => "workspaces",
+            Purpose::Communication => "gradient buckets",
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Rows of plans that show PyTorch's memory.
 
 use super::row::{Row, Status};
-use super::rows::{describe, empty_row, fewer_micro_batches, predict_torch, untrained_effect};
+use super::rows::{describe, empty_row, fewer_micro_batches, predict_torch, target_of, untrained_effect};
 use device::{ByRole, Pool, Role, Target};
 use plan::{Plan, PlannedRun, TorchForecast};
 use pytorch::{Fit, Phase, Purpose};
@@ -28,7 +28,7 @@ pub fn pytorch_row(plan: &Plan, run: &PlannedRun) -> Row {
     match &run.torch {
         None => {}
         Some(Err(reason)) => skip(&mut row, reason),
-        Some(Ok(torch)) => predict(&mut row, torch, &plan.target),
+        Some(Ok(torch)) => predict(&mut row, torch, &target_of(plan, run)),
     }
     if let Some(torch) = &run.torch {
         predict_torch(&mut row, torch, plan.keys.torch_program(run.config.as_ref().ok()));
@@ -78,5 +78,6 @@ fn role(purpose: Purpose) -> Role {
         Purpose::Cast => Role::Cast,
         Purpose::Loss | Purpose::Activation => Role::Activation,
         Purpose::Workspace => Role::Workspace,
+        Purpose::Communication => Role::Communication,
     }
 }

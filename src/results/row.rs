@@ -87,7 +87,7 @@ documented! {
         pub threads: Option<usize>,
         /// Digest of configuration and data, without the target: equal on all machines.
         pub configuration: String,
-        /// Memory of the GPU context before the run's first allocation; of a rank, with what NCCL takes.
+        /// Memory of the GPU context before the run's first allocation; of a rank, with NCCL's memory.
         pub context_bytes: Option<u64>,
         /// Baseline strategy of the experiment. Unknown in tables of older versions.
         #[serde(default)]

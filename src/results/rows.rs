@@ -65,7 +65,7 @@ pub(super) fn empty_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
 }
 
 /// The device of the run, or of its first rank.
-fn target_of(plan: &Plan, run: &PlannedRun) -> Target {
+pub(super) fn target_of(plan: &Plan, run: &PlannedRun) -> Target {
     plan.target.of_rank(run.config.as_ref().map_or(1, RunConfig::ranks))
 }
 

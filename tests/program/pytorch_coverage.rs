@@ -168,3 +168,36 @@ fn lists_that_the_script_lacks_are_not_predicted() {
     ];
     insta::assert_snapshot!("list_reasons", reasons.concat());
 }
+
+/// For each key that a script of several ranks would not carry out, the reason.
+#[test]
+fn runs_of_several_ranks_without_a_script_are_not_predicted() {
+    let dir = TestFolder::new();
+    dir.write("a.toml", LLAMA);
+    let reason = |set: &[&str]| {
+        let set = ["strategies.plain.parallel.data=2"].iter().chain(set).flat_map(|set| ["--set", set]);
+        let more: Vec<&str> = ["--as", "pytorch"].into_iter().chain(set).collect();
+        let rows = rows(&dir, "a.toml", &more);
+        let row = rows.iter().find(|row| row["strategy"] == "plain").unwrap();
+        assert!(row["torch_peak_bytes"].is_null(), "{more:?}");
+        format!("{}\n  {}\n", more[5..].join(" "), row["torch_fits"].as_str().unwrap())
+    };
+    let reasons = [
+        reason(&["plan.torch_program=trainer"]),
+        reason(&["plan.torch_program=transformers", "plan.transformers_version=\"4.57\""]),
+        reason(&["plan.torch_program=transformers", "plan.torch_kernels=liger"]),
+        reason(&["plan.torch_program=transformers", "strategies.plain.loss_chunks=2"]),
+        reason(&[
+            "plan.torch_program=transformers",
+            "strategies.plain.lora={rank=4,alpha=8,targets=[\"q_proj\"],base=\"nf4\"}",
+        ]),
+        reason(&["plan.torch_version=\"2.11\""]),
+        reason(&["strategies.plain.parallel.shard=optimizer"]),
+        reason(&["strategies.plain.parallel.shard=gradients"]),
+        reason(&["strategies.plain.parallel.shard=parameters"]),
+        reason(&["strategies.plain.update=in_backward"]),
+        reason(&["strategies.plain={params=\"bf16\",residual=\"bf16\",gradient_dtype=\"fp32\"}"]),
+        reason(&["plan.torch_checkpoint=reentrant", "strategies.plain.loss_chunks=2"]),
+    ];
+    insta::assert_snapshot!("rank_reasons", reasons.concat());
+}

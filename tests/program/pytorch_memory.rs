@@ -197,6 +197,7 @@ struct Run {
 /// The runs of the vectors' experiments, by experiment and strategy.
 fn runs() -> BTreeMap<(String, String), Run> {
     let plain = ["gpt", "llama", "large", "drawn", "padded", "offload", "offload-drawn", "layers"];
+    let of_ranks = ["ranks", "ranks-layers", "ranks-transformers"];
     let of_library = [
         "transformers",
         "transformers-gpt",
@@ -217,7 +218,7 @@ fn runs() -> BTreeMap<(String, String), Run> {
         "documents-drawn",
         "documents-trainer-drawn",
     ];
-    plain.into_iter().chain(of_library).flat_map(expanded).collect()
+    plain.into_iter().chain(of_ranks).chain(of_library).flat_map(expanded).collect()
 }
 
 /// The runs of an experiment, by experiment and strategy.

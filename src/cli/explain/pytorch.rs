@@ -26,7 +26,7 @@ pub(super) fn text(
     config: &RunConfig,
     changes: Vec<Change>,
 ) -> Result<String, Failure> {
-    let machine = torch::machine(&plan.target, plan.keys)?;
+    let machine = torch::machine(&plan.target.of_rank(config.ranks()), plan.keys)?;
     let not_predicted = |reason| {
         Failure::input(format!(
             "PyTorch's memory of {} is not predicted: {reason}\n = help: `--as runner` explains this program's memory",
@@ -41,10 +41,10 @@ pub(super) fn text(
     let id = if run.id.is_empty() { String::new() } else { format!(" {}", run.id) };
     let mut out = format!("run{id}: {}\n", title(run));
     if let Some(prediction) = &run.prediction {
-        let count = micro_batches(config.micro_batches());
+        let count = micro_batches(config.of_rank(0).micro_batches());
         let _ = writeln!(out, "{} parameters, {count}", Count(prediction.parameters));
     }
-    let context = plan.target.context;
+    let context = plan.target.of_rank(config.ranks()).context;
     let fit = match forecast.fit {
         Fit::Fits => format!("fits in {}", plan.target.memory),
         Fit::OnlyByRetrying => {
@@ -65,11 +65,12 @@ pub(super) fn text(
         0 => String::new(),
         bytes => format!("{} of optimizer states in managed memory, beside these peaks\n", Bytes(bytes)),
     };
+    let of_ranks = torch::of_ranks(config).map(|sentence| format!("{sentence}\n")).unwrap_or_default();
     let _ = write!(
         out,
         "{}, predicted\n\
          peak {} allocated, {} reserved; start-up {}; first step {}\n\
-         {managed}{fit}\n\
+         {of_ranks}{managed}{fit}\n\
          smallest sufficient limit {}, {context} of context included\n\n{}\n{}",
         plan.keys.torch_program(Some(config)),
         Bytes(peak.allocated),

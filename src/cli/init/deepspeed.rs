@@ -323,7 +323,7 @@ impl Reader {
                 "stage" => self.untranslated(
                     &full,
                     value,
-                    "ZeRO shards states among several devices; this experiment uses one, which holds all",
+                    "this experiment uses one device; for ZeRO on several, add parallel = { data = n, shard = \"optimizer\", \"gradients\" or \"parameters\" }",
                 ),
                 _ => self.untranslated(&full, value, SEVERAL_DEVICES),
             }

@@ -92,6 +92,7 @@ fn insert_transfers(
         offloaded,
         layer_pass: None,
         copies: HashMap::new(),
+        gathered: Gathered::default(),
         written: HashMap::new(),
         pending_stores: HashMap::new(),
         dead_stores: Vec::new(),
@@ -105,8 +106,11 @@ fn insert_transfers(
         .into_iter()
         .for_each(|(index, local)| transferred[index].stores.retain(|store| store.action.reads() != [local]));
     let mut fetches: Vec<Vec<Instruction>> = vec![Vec::new(); transferred.len()];
-    for (index, before) in prefetch_points(&transferred, annotations.ahead).into_iter().enumerate() {
-        for (earliest, fetch) in &transferred[index].fetches {
+    let points =
+        [annotations.ahead, annotations.gather_ahead].map(|ahead| prefetch_points(&transferred, ahead));
+    for (index, transferred) in transferred.iter().enumerate() {
+        for (earliest, fetch) in &transferred.fetches {
+            let before = points[usize::from(fetch.action.collective().is_some())][index];
             fetches[before.max(*earliest)].push(fetch.clone());
         }
     }
@@ -138,7 +142,40 @@ fn insert_transfers(
             result.extend(transferred.stores);
         }
     }
-    result.extend(delayed_stores.into_iter().chain(delayed));
+    if program.share.is_some() {
+        result.extend(share_each(program, delayed_stores, delayed));
+    } else {
+        result.extend(delayed_stores.into_iter().chain(delayed));
+    }
+    result
+}
+
+/// Stores, each followed by the instructions for which all is written then, so that a whole bucket is freed before the next is
+/// stored.
+fn share_each(program: &Program, stores: Vec<Instruction>, delayed: Vec<Instruction>) -> Vec<Instruction> {
+    let storages = |ids: &[ValueId]| ids.iter().map(|&id| program.storage(id)).collect::<Vec<ValueId>>();
+    // By storage: the writes that are still missing.
+    let mut missing: HashMap<ValueId, usize> = HashMap::new();
+    for instruction in stores.iter().chain(&delayed) {
+        storages(instruction.action.writes()).into_iter().for_each(|id| *missing.entry(id).or_default() += 1);
+    }
+    let mut result = Vec::with_capacity(stores.len() + delayed.len());
+    let mut waiting = delayed;
+    for store in stores {
+        let mut ready = vec![store];
+        while !ready.is_empty() {
+            let written = ready.iter().flat_map(|instruction| storages(instruction.action.writes()));
+            written.for_each(|id| *missing.get_mut(&id).expect("counted") -= 1);
+            result.extend(ready);
+            let is_ready = |instruction: &Instruction| {
+                storages(instruction.action.reads())
+                    .iter()
+                    .all(|id| missing.get(id).is_none_or(|missing| *missing == 0))
+            };
+            (ready, waiting) = waiting.into_iter().partition(is_ready);
+        }
+    }
+    result.extend(waiting);
     result
 }
 
@@ -183,6 +220,7 @@ struct LocalCopies<'a> {
     /// `None` before the first instruction.
     layer_pass: Option<LayerPass>,
     copies: HashMap<(Pool, ValueId), ValueId>,
+    gathered: Gathered,
     /// By storage: the instruction after the last one that writes it.
     written: HashMap<ValueId, usize>,
     /// By local copy that was stored back and whose original nothing has read since: the launch that wrote it, and
@@ -192,6 +230,39 @@ struct LocalCopies<'a> {
     dead_stores: Vec<(usize, ValueId)>,
     /// By cast of a remote value: its layer and pass, and the launch on the original operands.
     casts: HashMap<ValueId, (LayerPass, Instruction)>,
+}
+
+/// The buckets that were gathered. Ranks with other numbers of samples must gather the same: layers are counted as they
+/// follow each other, whatever else is between them and however often a slice of the loss turns from forward to backward.
+#[derive(Default)]
+struct Gathered {
+    layer: Option<ScopeId>,
+    /// Of the layer, counted from the first; a layer that follows another is counted again.
+    number: usize,
+    /// By whole bucket: its copy, and the number of the layer that used it last.
+    copies: HashMap<ValueId, (ValueId, usize)>,
+}
+
+impl Gathered {
+    /// The next instruction that reads gathered parameters is of this layer.
+    fn enter(&mut self, layer: ScopeId) {
+        if self.layer != Some(layer) {
+            (self.layer, self.number) = (Some(layer), self.number + 1);
+        }
+    }
+
+    /// The copy of a bucket if at most `kept` layers followed the one that used it last. A layer that is gathered so far ahead
+    /// would be gathered before its earlier copy is freed.
+    fn copy_of(&mut self, whole: ValueId, kept: usize) -> Option<ValueId> {
+        let (copy, last) = self.copies.get_mut(&whole)?;
+        let is_kept = self.number - *last <= kept;
+        *last = self.number;
+        is_kept.then_some(*copy)
+    }
+
+    fn add(&mut self, whole: ValueId, copy: ValueId) {
+        self.copies.insert(whole, (copy, self.number));
+    }
 }
 
 impl LocalCopies<'_> {
@@ -207,11 +278,7 @@ impl LocalCopies<'_> {
         let cast = instruction.action.is_cast().then(|| instruction.clone());
         if let Action::Launch { op, inputs, outputs, .. } = &mut instruction.action {
             if self.layer_pass != Some(layer_pass) {
-                // The last layer's backward follows its forward: what is gathered stays.
-                let layer = |of: LayerPass| of.map(|(layer, _)| layer);
-                let turns = self.layer_pass.is_some_and(|last| layer(last) == layer(layer_pass));
-                let program = &*self.program;
-                self.copies.retain(|(_, original), _| turns && program.gathered_from(*original).is_some());
+                self.copies.clear();
                 self.layer_pass = Some(layer_pass);
                 self.pending_stores.clear();
             }
@@ -305,10 +372,16 @@ impl LocalCopies<'_> {
         (scope, phase, device): (ScopeId, Phase, Pool),
         fetches: &mut Vec<(usize, Instruction)>,
     ) -> ValueId {
-        let local = match self.copies.get(&(device, whole)) {
-            Some(&local) => local,
+        self.gathered.enter(self.program.scope(scope).layer);
+        let kept = match self.annotations.keeps_gathered {
+            true => usize::MAX,
+            false => self.annotations.gather_ahead,
+        };
+        let local = match self.gathered.copy_of(whole, kept) {
+            Some(local) => local,
             None => {
                 let local = self.add_local((device, phase), whole);
+                self.gathered.add(whole, local);
                 let gather = Action::Exchange { collective: Collective::AllGather, from: share, to: local };
                 fetches.push((0, Instruction::new(gather, scope, phase)));
                 local

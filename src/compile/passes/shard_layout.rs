@@ -6,7 +6,8 @@ use device::{Phase, Queue, Role};
 use ops::{Shape, TensorType, ValueId};
 
 pub(super) fn lay_out(draft: &mut Draft) {
-    if !draft.config.shards_states() {
+    let divides = draft.config.shards_states() && draft.config.trains();
+    if !divides && !draft.config.shards_parameters() {
         return;
     }
     let program = &mut draft.program;

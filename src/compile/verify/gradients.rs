@@ -25,8 +25,10 @@ pub(super) fn one_gradient(program: &Program) -> Result<(), Violation> {
         let mut scattered: HashMap<usize, ValueId> = HashMap::new();
         // By view of such a whole: the first version of a gradient.
         let mut parts: HashMap<View, ValueId> = HashMap::new();
+        // Received shares of sums that are not yet added to the bucket's.
+        let mut received: HashSet<ValueId> = HashSet::new();
         for instruction in &section.code {
-            if let Action::Exchange { collective, from, .. } = instruction.action {
+            if let Action::Exchange { collective, from, to } = instruction.action {
                 if let (Collective::ReduceScatter, ShapeSource::Bucket(bucket)) =
                     (collective, program.value(from).shape_source)
                     && scattered.insert(bucket, program.storage(from)).is_some()
@@ -34,8 +36,17 @@ pub(super) fn one_gradient(program: &Program) -> Result<(), Violation> {
                     let detail = format!("{} scatters again", at(program, section, instruction));
                     return broken(Invariant::OneGradient, detail);
                 }
+                let own = program.buckets.iter().filter_map(|bucket| bucket.gradients);
+                if collective == Collective::ReduceScatter
+                    && !own.map(|id| program.storage(id)).any(|id| id == program.storage(to))
+                {
+                    received.insert(program.storage(to));
+                }
                 // A sum over ranks adds nothing of this rank's.
                 continue;
+            }
+            if let Action::Launch { inputs, .. } = &instruction.action {
+                received.retain(|share| !inputs.iter().any(|id| program.storage(*id) == *share));
             }
             for &write in instruction.action.writes() {
                 let value = program.value(write);
@@ -50,6 +61,10 @@ pub(super) fn one_gradient(program: &Program) -> Result<(), Violation> {
                     }
                 }
             }
+        }
+        if let Some(&share) = received.iter().next() {
+            let detail = format!("{} is not added in {}", program.full_name(share), section.kind.name());
+            return broken(Invariant::OneGradient, detail);
         }
         for parameter in &program.parameters {
             let trainable = program.buckets[parameter.bucket].trainable;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::compile_run;
 use crate::ir::{SectionKind, ShapeSource, SubRange, View, When};
-use device::{Phase, Pool, Queue, Role};
+use device::{Collective, Phase, Pool, Queue, Role};
 use ops::{Fill, Normal, Op, RowSlice, TensorType};
 use spec::{Init, Leak, Parallel, RunConfig, Shard};
 
@@ -182,7 +182,7 @@ fn one_gradient_of_all_ranks() {
     let sharing = |shard| {
         let mut config = accumulating();
         config.train.clip_norm = None;
-        config.strategy.parallel = Parallel { data: 2, shard };
+        config.strategy.parallel = Parallel { data: 2, shard, ..Parallel::default() };
         config
     };
     let (none, states) = (sharing(Shard::None), sharing(Shard::Optimizer));
@@ -204,7 +204,19 @@ fn one_gradient_of_all_ranks() {
         let at = find(program, SectionKind::Update, exchanges);
         code(program, SectionKind::Update).remove(at);
     });
-    assert_eq!([not_summed, updated_in_part], [Invariant::OneGradient; 2]);
+    // Of four samples in two micro-batches on each rank.
+    let mut gradients = sharing(Shard::Gradients);
+    (gradients.train.batch_size, gradients.strategy.accumulate) = (8, 2);
+    let not_added = corrupted_of(&gradients, |program| {
+        let scatters = |action: &Action| action.collective() == Some(Collective::ReduceScatter);
+        let at = find(program, SectionKind::Micro, scatters);
+        let received = code(program, SectionKind::Micro)[at].action.writes()[0];
+        let adds =
+            |action: &Action| matches!(action, Action::Launch { inputs, .. } if inputs.contains(&received));
+        let at = find(program, SectionKind::Micro, adds);
+        code(program, SectionKind::Micro).remove(at);
+    });
+    assert_eq!([not_summed, updated_in_part, not_added], [Invariant::OneGradient; 3]);
     assert_eq!(summed_often, [Invariant::OneGradient; 2]);
 }
 

@@ -176,7 +176,7 @@ impl RankGroup {
     /// Exchanges numbers in memory.
     ///
     /// # Safety
-    /// As the fields of [`Exchange`] say, and nothing else accesses the memory.
+    /// The fields of [`Exchange`] describe valid memory that nothing else accesses.
     ///
     /// # Errors
     /// `Lost` if a rank does not arrive.

@@ -69,7 +69,8 @@ impl DumpContents {
     /// Why a run cannot be written.
     pub fn missing(self, config: &RunConfig) -> Option<&'static str> {
         if self == DumpContents::Tensors {
-            config.shards_states().then_some("no rank has the sums of all gradients (parallel.shard)")
+            (config.shards_states() && config.trains())
+                .then_some("no rank has the sums of all gradients (parallel.shard)")
         } else if config.shards_parameters() {
             Some("no rank has the whole model (parallel.shard)")
         } else if !config.trains() {

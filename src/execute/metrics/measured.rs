@@ -189,7 +189,7 @@ documented! {
         /// Live bytes of the device pool at the peak of the steady state, of the rank with the largest.
         pub rank_peak_bytes: Option<u64>,
         /// Bytes that a rank sends to others in one step, in rings: in an all-reduce among n, 2 (n - 1) / n of the numbers, in
-        /// an all-gather half of that.
+        /// all-gather and reduce-scatter half of that.
         pub sent_bytes: Option<u64>,
         /// Time of the exchanges of one timed step, on a card of the profiled step, with the wait for the last rank; without
         /// that of the loss.

@@ -505,6 +505,35 @@ fn ranks_exchange_the_same() {
     }
 }
 
+/// One sample has no slices of the loss, and other activations to recompute.
+#[test]
+fn ranks_of_unequal_samples_gather_the_same() {
+    const TOML: &str = "
+        name = 't'
+        [model.sequential]
+        input = [8]
+        layers = [{ linear = 24 }, { repeat = { times = 4, layers = ['gelu', 'tanh'] } }, { linear = 24 }, 'relu', { linear = 4 }]
+        [data.random]
+        [train]
+        batch_size = 3
+        optimizer.sgd = { lr = 0.1 }
+        [measure]
+        steps = 1
+        [strategies.plain]
+        parallel.data = 2
+        parallel.shard = 'parameters'
+        ";
+    let budgets =
+        [1200, 1500, 2000, 2500, 3000].map(|bytes| format!("recompute = {{ budget = '{bytes} B' }}"));
+    let strategies =
+        ["loss_chunks = 2", "loss_chunks = 2\nparallel.ahead = 2", "parallel.keep_gathered = true"];
+    for strategy in strategies.into_iter().chain(budgets.iter().map(String::as_str)) {
+        let config = testing::changed(&format!("{TOML}{strategy}\n"), &[]).unwrap();
+        let of_rank = |rank| exchanged(&plan::compile_verified(&config, &target(rank)).unwrap());
+        assert_eq!(of_rank(0), of_rank(1), "{strategy}");
+    }
+}
+
 /// Of what ranks divide, a rank has one part in n; whole buckets live for one layer and the next.
 #[test]
 fn ranks_hold_whole_buckets_layer_by_layer() {
@@ -542,6 +571,41 @@ fn ranks_hold_whole_buckets_layer_by_layer() {
         // Beside a whole, a share of the sums waits to be added.
         assert!((2..=3).contains(&most(Role::Gradient)), "{shard:?}: {}", most(Role::Gradient));
         assert_eq!(most(Role::Parameter), if shard == Shard::Parameters { 2 } else { 0 });
+    }
+}
+
+/// Parameters that are kept from forward to backward are gathered once in each micro-batch; the distance in layers decides
+/// when. Neither changes a bit.
+#[test]
+fn gathers_are_kept_and_early_as_chosen() {
+    let config = testing::reshaped(changed(|config| config.train.batch_size = 8), |model| model.layers = 6);
+    let gathering = |keep_gathered, ahead| {
+        let mut config = sharing(with_ranks(&config, 2), Shard::Parameters);
+        (config.strategy.parallel.keep_gathered, config.strategy.parallel.ahead) = (keep_gathered, ahead);
+        config
+    };
+    // Gathers of parameters in a step, and the most bytes of gathered parameters.
+    let gathers = |config: &RunConfig| {
+        let program = compile(config, &target(0)).unwrap();
+        let gathers = |(collective, bytes): &&(Collective, u64)| {
+            *collective == Collective::AllGather && *bytes > 4 * program.share.unwrap().of as u64
+        };
+        let peak = predict(&program, &target(0), RunSchedule::of(config)).device.peak();
+        (exchanged(&program).iter().filter(gathers).count(), peak)
+    };
+    let plain = run(&gathering(false, 1));
+    // Each bucket in forward and backward of both micro-batches; the last one's stays between them.
+    let buckets = compile(&config, &target(0)).unwrap().buckets.len();
+    let (often, peak) = gathers(&gathering(false, 1));
+    assert_eq!(often, 2 * (2 * buckets - 1));
+    let (once, kept_peak) = gathers(&gathering(true, 1));
+    assert_eq!(once, 2 * buckets);
+    assert!(kept_peak > peak);
+    let peaks = [0, 1, 3].map(|ahead| gathers(&gathering(false, ahead)).1);
+    assert!(peaks.is_sorted() && peaks[0] < peaks[2], "{peaks:?}");
+    for (keep_gathered, ahead) in [(true, 1), (false, 0), (false, 3), (true, 0)] {
+        let all = run(&gathering(keep_gathered, ahead));
+        assert!(all.iter().zip(&plain).all(|(rank, plain)| rank.digests == plain.digests), "{ahead} ahead");
     }
 }
 

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::units::Bytes;
-use compile::{RecomputePlan, Violation};
+use compile::{RecomputePlan, Violation, rank_graphs};
 use device::{Pool, Target};
 use graph::Graphs;
 use spec::{Budget, MemoryKey, Recompute, RunConfig};
@@ -149,7 +149,12 @@ impl ParetoFronts {
             Ok(recompute_plan) => return Ok((recompute_plan, None)),
             Err(budget) => budget,
         };
-        let front = self.find(graphs, config, target)?;
+        // All ranks recompute the same layers, since they exchange the same parameters: the first has the most samples.
+        let first = &Target { rank: 0, ..target.clone() };
+        let front = match target.rank {
+            0 => self.find(graphs, config, first)?,
+            _ => self.find(&rank_graphs(config, first), config, first)?,
+        };
         let (choice, infeasible) = front.select(budget, &target.of_rank(config.ranks()));
         Ok((choice.recompute_plan.clone(), infeasible))
     }

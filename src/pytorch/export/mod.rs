@@ -1,5 +1,6 @@
 //! The predicted program as a PyTorch script that anyone can run.
 
+mod distributed;
 mod library;
 mod master_weights;
 mod model;
@@ -46,17 +47,24 @@ pub fn script(
     prediction: &ScriptPrediction<'_>,
 ) -> Result<String, NotCovered> {
     coverage::check(config, &card, options)?;
+    let (batch, scales_loss) = (config.train.batch_size, coverage::scales_loss(config));
+    let config = &*config.of_rank(0);
     if options.program == TorchProgram::Modules {
         program::check_graph(config)?;
     }
     let unused = Transformer::new(1, 1, 1, 1);
     let model = config.model.transformer().unwrap_or(&unused);
-    let script = Script { config, model, options, text: String::new() };
+    let script = Script { config, batch, scales_loss, model, options, text: String::new() };
     Ok(script.write(prediction))
 }
 
 struct Script<'a> {
+    /// Of the first rank.
     config: &'a RunConfig,
+    /// Samples of a batch of all ranks.
+    batch: usize,
+    /// Whether the loss is multiplied by a number before backward.
+    scales_loss: bool,
     /// Unused for layers in a list.
     model: &'a Transformer,
     options: TorchOptions,
@@ -99,7 +107,7 @@ impl Script<'_> {
     fn write_loop(&mut self) -> String {
         self.master_weight_hooks();
         self.write_training();
-        MAIN.to_owned()
+        self.main_of_ranks(MAIN)
     }
 
     fn line(&mut self, line: &str) {
@@ -119,12 +127,13 @@ impl Script<'_> {
     }
 
     fn constants(&mut self, prediction: &ScriptPrediction<'_>) {
-        let (batch, micro_batch) = (self.config.train.batch_size, self.config.micro_batch());
+        let (batch, micro_batch) = (self.batch, self.config.micro_batch());
         let steps = coverage::simulated_steps(self.config).unwrap_or(STEPS);
         let sizes = match self.config.model.sequential() {
             Some(model) => sequential::sizes(model, [batch, micro_batch]),
             None => self.sizes([batch, micro_batch]),
         };
+        let (null_context, ranks) = (self.import_null_context(), self.ranks());
         let title = prediction.title.replace('"', "'");
         let set = |(variable, value): &(&str, String)| format!("os.environ[{variable:?}] = {value:?}\n");
         let words = match self.options.program {
@@ -141,9 +150,10 @@ impl Script<'_> {
         let _ = write!(
             self.text,
             "\"\"\"{title}, {words}.\"\"\"\n\
-             import argparse\nimport gc\nimport json\nimport os\n\n{settings}\
+             import argparse\nimport gc\nimport json\nimport os\n{null_context}\n{settings}\
              import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\
              from torch.utils.checkpoint import checkpoint, checkpoint_sequential\n{library}\n\
+             {ranks}\
              STEPS = {steps}\n\
              {sizes}"
         );

@@ -89,15 +89,20 @@ impl Script<'_> {
             "class Run:",
             "    def __init__(self, device, dump):",
             "        self.device = device",
-            &format!(
-                "        self.batches = read_batches(dump){}",
-                match (packs, of_library) {
-                    (true, true) => " + [read_positions(dump)]",
-                    (true, false) => " + [read_starts(dump)]",
-                    (false, _) => "",
-                }
-            ),
         ]);
+        let batches = match (packs, of_library) {
+            (true, true) => "read_batches(dump) + [read_positions(dump)]",
+            (true, false) => "read_batches(dump) + [read_starts(dump)]",
+            (false, _) => "read_batches(dump)",
+        };
+        let counts_all = coverage::is_distributed(self.config) && coverage::masks_targets(self.config);
+        let batches = if counts_all {
+            self.lines(&[&format!("        batches = {batches}"), "        self.targets = batches[1]"]);
+            "batches"
+        } else {
+            batches
+        };
+        self.line(&format!("        self.batches = {}", self.of_rank(batches)));
         match self.options.program.is_of_library() {
             true => self.library_batches(),
             false => {
@@ -142,6 +147,7 @@ impl Script<'_> {
         }
         self.line_if(strategy.leak.is_some(), "        self.kept = []");
         if trains {
+            self.wrap_model();
             self.master_weights();
             self.optimizer();
         } else {
@@ -168,7 +174,8 @@ impl Script<'_> {
         let starts = self.third_part().map(|(part, _)| format!(", {part}")).unwrap_or_default();
         let count = if coverage::counts_targets(self.config, self.options) { ", count" } else { "" };
         let targets = self.targets();
-        let call = format!("return self.model(tokens{targets}{starts}{count})");
+        let model = self.called_model();
+        let call = format!("return {model}(tokens{targets}{starts}{count})");
         self.lines(&["", &format!("    def loss(self, tokens{targets}{starts}{count}):")]);
         let offloads = coverage::saves_forward_on_cpu(self.config).then(|| self.save_on_cpu());
         let autocast = autocast.map(|dtype| format!("torch.autocast(self.device, dtype={dtype})"));
@@ -188,17 +195,21 @@ impl Script<'_> {
             (true, false) => ("loss", "[0]"),
             (false, false) => ("loss", ""),
         };
-        self.lines(&[
-            "",
-            "    def train_step(self, step):",
-            "        total = 0.0",
-            &format!("        for batch in {}:", self.micro_batches("step", "LENGTHS[step % STEPS]")),
-            &format!("            tokens = {}", self.input()),
-        ]);
+        self.lines(&["", "    def train_step(self, step):", "        total = 0.0"]);
+        let batches = self.micro_batches("step", "LENGTHS[step % STEPS]");
+        match self.has_no_sync() {
+            true => self.lines(&[
+                &format!("        batches = list({batches})"),
+                "        for number, batch in enumerate(batches):",
+            ]),
+            false => self.line(&format!("        for batch in {batches}:")),
+        }
+        self.line(&format!("            tokens = {}", self.input()));
         self.line_if(!self.targets().is_empty(), "            targets = batch[1].to(self.device)");
         if let Some((part, _)) = self.third_part() {
             self.line(&format!("            {part} = batch[2].to(self.device)"));
         }
+        let pass = self.text.len();
         self.lines(&[&format!(
             "            {result} = self.loss(tokens{}{}){part}",
             self.targets(),
@@ -210,28 +221,42 @@ impl Script<'_> {
             Some(_) => "self.scaler.scale(SCALED)",
             None => "SCALED",
         };
-        let share = if coverage::masks_targets(self.config) { "share" } else { "len(tokens) / BATCH" };
+        let share = match coverage::masks_targets(self.config) {
+            true => "share",
+            false => "len(tokens) / BATCH",
+        };
         // PyTorch's mean of a micro-batch ignores masked targets; the step's mean is over all that are not masked.
         // The library ignores the first label.
         let first = if self.options.program.is_of_library() { "[:, 1:]" } else { "" };
+        let own = format!("(batch[1]{first} >= 0).sum().item()");
+        // Labels are shifted targets.
+        let (all, counted) = match (coverage::is_distributed(self.config), first) {
+            (false, _) => ("self.batches[1]", first),
+            (true, "") => ("self.targets", ""),
+            (true, _) => ("self.targets", "[:, :-1]"),
+        };
         self.line_if(
             coverage::masks_targets(self.config),
-            &format!(
-                "            share = (batch[1]{first} >= 0).sum().item() / (self.batches[1][step % len(self.batches[1])]{first} >= 0).sum().item()"
-            ),
+            &format!("            share = {own} / ({all}[step % len({all})]{counted} >= 0).sum().item()"),
         );
         // To a sum, each micro-batch adds its own.
         let sums = coverage::sums_outputs(self.config);
-        let scaled_loss = match self.config.micro_batches() {
-            _ if sums => "loss".to_owned(),
-            1 => "loss".to_owned(),
-            _ => format!("(loss * ({share}))"),
+        let scaled_loss = match self.scales_loss {
+            false => "loss".to_owned(),
+            true if sums => "(loss * RANKS)".to_owned(),
+            true => format!("(loss * ({}))", self.times_ranks(share)),
         };
         let scaled = scaled.replace("SCALED", &scaled_loss);
         let retained = if strategy.leak == Some(Leak::Graph) { "retain_graph=True" } else { "" };
         self.line(&format!("            {scaled}.backward({retained})"));
         let share = if sums { String::new() } else { format!(" * {share}") };
         self.line(&format!("            total += loss.item(){share}"));
+        if self.has_no_sync() {
+            let pass = self.text.split_off(pass);
+            // The ranks sum the gradients of the last micro-batch and those before it.
+            self.line("            with self.ddp.no_sync() if number + 1 < len(batches) else nullcontext():");
+            pass.lines().for_each(|line| self.line(&format!("    {line}")));
+        }
         if strategy.empty_cache == EmptyCache::Micro && self.config.micro_batches() > 1 {
             self.lines(&["            if batch is not None:", "                torch.cuda.empty_cache()"]);
         }
@@ -386,10 +411,10 @@ impl Script<'_> {
         if let Some(collect) = collect {
             self.line(&format!("                {}", collected(collect)));
         }
-        let samples = own_batch.map_or_else(|| "BATCH".to_owned(), |samples| samples.to_string());
-        let share = match coverage::sums_outputs(self.config) {
-            true => String::new(),
-            false => format!(" * len(tokens) / {samples}"),
+        let share = match own_batch {
+            _ if coverage::sums_outputs(self.config) => String::new(),
+            Some(samples) => format!(" * len(tokens) / {samples}"),
+            None => " * len(tokens) / BATCH".to_owned(),
         };
         self.lines(&[
             &format!("                total += loss.item(){share}"),

@@ -65,6 +65,15 @@ impl Layers {
         self.modules.iter().flat_map(|module| module.collected(&of_plain)).collect()
     }
 
+    /// The buffers of all modules, in their order.
+    pub(super) fn buffers(&self) -> Vec<Tensor> {
+        let of_plain = |module: &TorchLayer| match &module.call {
+            Call::Attention(attention) => attention.mask.iter().cloned().collect(),
+            _ => module.buffers.clone(),
+        };
+        self.modules.iter().flat_map(|module| module.collected(&of_plain)).collect()
+    }
+
     /// The parameters and buffers of a module, in the order in which `module.to` moves them.
     pub(super) fn stored(&self, module: usize) -> Vec<Tensor> {
         self.modules[module].collected(&|plain| [&plain.parameters[..], &plain.buffers].concat())

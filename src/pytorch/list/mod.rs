@@ -155,6 +155,10 @@ impl Network for List {
         self.modules.parameters()
     }
 
+    fn buffers(&self) -> Vec<Tensor> {
+        self.modules.buffers()
+    }
+
     fn embeddings(&self) -> Vec<Tensor> {
         if self.ids { self.modules.parameters()[..1].to_vec() } else { Vec::new() }
     }

@@ -322,6 +322,11 @@ impl Network for Module {
         self.order.iter().map(|&(value, part)| self.parameters[value][part].clone()).collect()
     }
 
+    fn buffers(&self) -> Vec<Tensor> {
+        let rotations = self.rotations.iter().flat_map(|(_, tables)| tables);
+        rotations.chain(self.masks.iter().flatten()).cloned().collect()
+    }
+
     fn embeddings(&self) -> Vec<Tensor> {
         let nodes = self.graph.nodes.iter().filter(|node| matches!(node.op, Op::Embedding(_)));
         nodes.flat_map(|node| &node.inputs).flat_map(|&input| self.parameters[input].clone()).collect()

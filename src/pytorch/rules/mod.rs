@@ -9,7 +9,7 @@ mod v2_15;
 mod v2_6;
 
 use crate::card::Card;
-use crate::coverage::NotCovered;
+use crate::coverage::{self, NotCovered};
 use spec::{
     ActivationOffload, AllocConf, BITSANDBYTES_VERSION, KeywordEnum, Optimizer, RunConfig, Sequential,
     TorchOptions, TorchVersion,
@@ -24,6 +24,8 @@ pub(crate) struct Rules {
     pub(crate) newest_capability: (u32, u32),
     /// Whether models of the transformers library are predicted.
     pub(crate) libraries: bool,
+    /// Whether `DistributedDataParallel` is predicted.
+    pub(crate) distributed: bool,
     /// Whether expandable segments are predicted.
     pub(crate) expandable_segments: bool,
     /// Whether FlashAttention saves the state of the random number generator on the card. Otherwise it lies in host memory.
@@ -74,6 +76,10 @@ impl Rules {
         let is_in_place = config.model.sequential().is_some_and(Sequential::has_activation_in_place);
         if is_in_place && self.linear_returns_views {
             return Err(NotCovered(format!("activations in place with PyTorch {}", self.version.keyword())));
+        }
+        if coverage::is_distributed(config) && !self.distributed {
+            let version = self.version.keyword();
+            return Err(NotCovered(format!("several ranks (parallel.data) with PyTorch {version}")));
         }
         let library = match options.program.is_of_library() {
             true => format!("transformers {}", options.transformers.keyword()),

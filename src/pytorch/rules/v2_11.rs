@@ -10,6 +10,7 @@ pub(super) const RULES: Rules = Rules {
     oldest_capability: (7, 5),
     newest_capability: (12, 0),
     libraries: true,
+    distributed: false,
     expandable_segments: true,
     flash_state_on_card: true,
     efficient_state_on_card: false,

@@ -10,6 +10,7 @@ pub(super) const RULES: Rules = Rules {
     oldest_capability: super::OLDEST,
     newest_capability: (9, 0),
     libraries: false,
+    distributed: false,
     expandable_segments: false,
     flash_state_on_card: false,
     efficient_state_on_card: false,

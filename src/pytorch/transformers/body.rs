@@ -22,6 +22,9 @@ pub(super) trait Body {
     /// The parameters, in the order of the modules.
     fn parameters(&self) -> Vec<Tensor>;
 
+    /// The buffers, in the order of the modules.
+    fn buffers(&self) -> Vec<Tensor>;
+
     /// The last hidden states [B, T, C], and the cache. Checkpointing turns the cache off where there is a graph.
     fn forward(&self, torch: &Torch, inputs: Inputs<'_>, trains: bool) -> (Tensor, Option<Cache>);
 }

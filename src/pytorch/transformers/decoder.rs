@@ -126,6 +126,14 @@ impl Body for Decoder {
         [self.embedding.weight.clone()].into_iter().chain(layers).chain(self.norm.parameters()).collect()
     }
 
+    fn buffers(&self) -> Vec<Tensor> {
+        let scale = match &self.scale {
+            Some(Scale::Buffer(scale)) => Some(scale.clone()),
+            _ => None,
+        };
+        scale.into_iter().chain(self.rotations.buffers()).collect()
+    }
+
     fn forward(&self, torch: &Torch, inputs: Inputs<'_>, trains: bool) -> (Tensor, Option<Cache>) {
         let tokens = inputs.tokens;
         let mut embeddings = functions::embedding(torch, self.embedding(), tokens);

@@ -36,7 +36,7 @@ struct Block {
     qkv: Linear,
     attention_out: Linear,
     /// `bias`, bool[T, T], and `masked_bias`: masks of attention, in 4.x.
-    _mask_buffers: Option<[Tensor; 2]>,
+    mask_buffers: Option<[Tensor; 2]>,
     second_norm: Norm,
     mlp: Mlp,
     attending: Attending,
@@ -73,6 +73,10 @@ impl Body for Gpt2 {
     fn parameters(&self) -> Vec<Tensor> {
         let blocks = self.blocks.iter().flat_map(|block| block.parameters());
         self.embeddings().into_iter().chain(blocks).chain(self.norm.parameters()).collect()
+    }
+
+    fn buffers(&self) -> Vec<Tensor> {
+        self.blocks.iter().flat_map(|block| block.mask_buffers.iter().flatten()).cloned().collect()
     }
 
     fn forward(&self, torch: &Torch, inputs: Inputs<'_>, trains: bool) -> (Tensor, Option<Cache>) {
@@ -133,7 +137,7 @@ impl Block {
             first_norm: Norm::new(maker, NormClass::Layer, channels),
             qkv: maker.linear("attention.qkv", channels, 3 * channels, true),
             attention_out: maker.linear("attention.out", channels, channels, true),
-            _mask_buffers: buffers(),
+            mask_buffers: buffers(),
             second_norm: Norm::new(maker, NormClass::Layer, channels),
             mlp: Mlp::plain(maker, model, has_residual_dropout),
             attending: Attending::new(maker.config(), model, index).of_gpt2(torch.options.transformers),

@@ -215,6 +215,10 @@ impl Network for CausalLm {
         self.body.parameters().into_iter().chain(head.map(|module| module.weight.clone())).collect()
     }
 
+    fn buffers(&self) -> Vec<Tensor> {
+        self.body.buffers()
+    }
+
     fn embeddings(&self) -> Vec<Tensor> {
         self.body.embeddings()
     }

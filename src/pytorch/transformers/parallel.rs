@@ -78,6 +78,10 @@ impl<L: ParallelLayer + 'static> Body for ParallelDecoder<L> {
         [self.embedding.weight.clone()].into_iter().chain(layers).chain(norm).collect()
     }
 
+    fn buffers(&self) -> Vec<Tensor> {
+        self.rotations.buffers()
+    }
+
     fn forward(&self, torch: &Torch, inputs: Inputs<'_>, trains: bool) -> (Tensor, Option<Cache>) {
         let tokens = inputs.tokens;
         let mut embeddings =

@@ -44,6 +44,10 @@ impl Rotations {
         }
     }
 
+    pub(super) fn buffers(&self) -> Vec<Tensor> {
+        self.frequencies.iter().flatten().cloned().collect()
+    }
+
     /// Cosines and sines of each rotation for positions i64[1, T] or i64[B, T], in the dtype of the hidden states:
     /// [1, 1, T, R] or [B, 1, T, R].
     pub(super) fn tables(&self, torch: &Torch, positions: &Tensor, dtype: DType) -> Vec<[Tensor; 2]> {

@@ -39,13 +39,15 @@ OLD_VERSION = "2.6"
 EXPERIMENTS = [
     "gpt", "llama", "large", "padded", "offload", "layers", "transformers", "transformers-gpt", "transformers-families",
     "transformers-masks", "transformers-parallel", "transformers-liger", "transformers-kernels", "transformers-padded",
-    "trainer", "trainer-kernels", "trainer-padded",
+    "trainer", "trainer-kernels", "trainer-padded", "ranks", "ranks-layers", "ranks-transformers",
 ]  # fmt: skip
-SAMPLED = [experiment for experiment in EXPERIMENTS if experiment != "large"]
+# Programs that are recorded with the newest version only.
+NEWEST_ONLY = ["large", "ranks", "ranks-layers", "ranks-transformers"]
+SAMPLED = [experiment for experiment in EXPERIMENTS if experiment not in NEWEST_ONLY]
 DRAWN = ["drawn", "offload-drawn", "transformers-drawn", "trainer-drawn", "bitsandbytes-drawn", "families-drawn", "kernels-drawn"]
 DRAWN_DOCUMENTS = ["documents-drawn", "documents-trainer-drawn"]
 # Begin the names of experiments with the transformers library.
-LIBRARY = ("transformers", "trainer", "bitsandbytes", "families", "kernels", "documents")
+LIBRARY = ("transformers", "trainer", "bitsandbytes", "families", "kernels", "documents", "ranks-transformers")
 
 # Keys of [plan] that change the script.
 OPTIONS = {
@@ -60,7 +62,7 @@ OPTIONS = {
 # Experiments whose strategies run on the A100 and one other card.
 FEW_CARDS = [
     "transformers-families", "transformers-masks", "transformers-parallel", "transformers-liger",
-    "transformers-kernels", "trainer-kernels",
+    "transformers-kernels", "trainer-kernels", "ranks", "ranks-layers", "ranks-transformers",
 ]  # fmt: skip
 
 # Further programs with "foreach" and "for-loop". All that call `torch.utils.checkpoint` are recorded with "reentrant", too.
@@ -254,8 +256,12 @@ class Recorder:
         """The measured sequence and the script's output, a dictionary for each step."""
         requests = script.with_name("requests.txt")
         values = [HERE / "values.py"] if program.experiment.startswith(LIBRARY) else []
+        ranks = re.search(r"^RANKS = (\d+)$", script.read_text(), re.MULTILINE)
+        values += [HERE / "ranks.py"] if ranks else []
         command = ["bash", HERE / "nullcuda/run.sh", self.python, self.nullcuda, *values, script, "--requests", requests]
         environment = os.environ | {"NULLCUDA_DEVICE": program.card}
+        if ranks:
+            environment["WORLD_SIZE"] = ranks[1]
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         if done.returncode != 0:
             raise Failed(done.stderr)

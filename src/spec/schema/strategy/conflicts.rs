@@ -2,7 +2,8 @@
 
 use super::{
     ActivationOffload, Allocator, Caching, EmptyCache, Gradients, Init, Loader, Lora, LoraBase,
-    OptimizerState, Precision, Quantize, Recompute, Rounding, StorageDtype, Strategy, Update,
+    OptimizerState, Parallel, Precision, Quantize, Recompute, Rounding, Shard, StorageDtype, Strategy,
+    Update,
 };
 use crate::reader::declare::KeywordEnum;
 use crate::reader::tree::quoted;
@@ -384,7 +385,10 @@ pub const CONFLICTS: &[Conflict] = &[
                 |group: &UpdateGroup| matches!(group.rule, Rule::Muon(_) | Rule::Adafactor(_));
             (divides_states(run) && groups.iter().any(needs_tensors)).then(|| {
                 message(
-                    format!("{} divides tensors anywhere; muon and adafactor need whole ones", shard(run)),
+                    format!(
+                        "{} splits tensors at arbitrary elements; muon and adafactor need whole ones",
+                        shard(run)
+                    ),
                     "use shard = \"none\", or adamw, adam, lion or sgd",
                 )
             })
@@ -395,7 +399,10 @@ pub const CONFLICTS: &[Conflict] = &[
         check: |run| {
             (divides_states(run) && run.strategy.optimizer_state == OptimizerState::EightBit).then(|| {
                 message(
-                    format!("{} divides tensors anywhere, not at the blocks of 8-bit states", shard(run)),
+                    format!(
+                        "{} splits tensors at arbitrary elements, not at the blocks of 8-bit states",
+                        shard(run)
+                    ),
                     "use shard = \"none\", or optimizer_state = \"bf16\"",
                 )
             })
@@ -407,7 +414,7 @@ pub const CONFLICTS: &[Conflict] = &[
             (divides_states(run) && run.strategy.rounding == Rounding::Stochastic).then(|| {
                 message(
                     format!(
-                        "{} divides tensors anywhere; stochastic rounding numbers their elements",
+                        "{} splits tensors at arbitrary elements; stochastic rounding numbers them",
                         shard(run)
                     ),
                     "use shard = \"none\", or rounding = \"nearest\"",
@@ -455,7 +462,7 @@ pub const CONFLICTS: &[Conflict] = &[
                 let up = samples.next_multiple_of(ranks);
                 message(
                     format!(
-                        "{} exchanges in each micro-batch; {most} samples have {first} of them, and {least} have {last}",
+                        "{} needs equal numbers of micro-batches: a rank with {most} samples has {first}, one with {least} has {last}",
                         shard(run)
                     ),
                     format!("use accumulate = 1, batch_size = {up}, or shard = \"optimizer\""),
@@ -468,8 +475,33 @@ pub const CONFLICTS: &[Conflict] = &[
         check: |run| {
             (run.shards_parameters() && run.strategy.init == Init::Lazy).then(|| {
                 message(
-                    "parallel.shard = \"parameters\" gathers parameters from all ranks, which must have them before",
+                    "init = \"lazy\" creates parameters at their first use; parallel.shard = \"parameters\" gathers them before",
                     "use init = \"device\", which has one layer's whole parameters in memory at a time",
+                )
+            })
+        },
+    },
+    Conflict {
+        keys: &["strategy.parallel.keep_gathered"],
+        check: |run| {
+            let Parallel { shard, keep_gathered, .. } = run.strategy.parallel;
+            (keep_gathered && shard != Shard::Parameters).then(|| {
+                message(
+                    "parallel.keep_gathered = true has no effect: each rank has all parameters",
+                    "use shard = \"parameters\", or keep_gathered = false",
+                )
+            })
+        },
+    },
+    Conflict {
+        keys: &["strategy.parallel.ahead"],
+        check: |run| {
+            let Parallel { shard, ahead, .. } = run.strategy.parallel;
+            let default = Parallel::default().ahead;
+            (ahead != default && shard != Shard::Parameters).then(|| {
+                message(
+                    format!("parallel.ahead = {ahead} has no effect: each rank has all parameters"),
+                    format!("use shard = \"parameters\", or ahead = {default}"),
                 )
             })
         },

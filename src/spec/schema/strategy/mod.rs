@@ -115,8 +115,7 @@ key_table! {
         pub init: Init = keyword(), default Init::Device;
         /// Data that stays in host memory while the device does not use it (CPU offload).
         pub offload: Offload = offload::OFFLOAD, default Offload::default();
-        /// Several devices that train one model: `data` ranks, each with its share of the samples, and of what `shard`
-        /// says.
+        /// Several devices that train one model: `data` ranks, each with its share of the samples; `shard` divides more.
         pub parallel: Parallel = parallel::PARALLEL, default Parallel::default();
         /// How batches are assembled and transferred to the device (PyTorch: `DataLoader`).
         pub loader: Loader = loader::LOADER, default Loader::default();

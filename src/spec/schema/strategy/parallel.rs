@@ -1,7 +1,8 @@
 //! `parallel`: several devices train one model.
 
+use super::offload::AHEAD;
 use crate::reader::declare::{InlineTable, inline_table, key_table, keywords};
-use crate::reader::parsers::{UsizeRange, keyword};
+use crate::reader::parsers::{Boolean, UsizeRange, keyword};
 
 pub(super) const PARALLEL: InlineTable<Parallel> = inline_table("parallel", "`parallel`", "data = 2");
 
@@ -21,6 +22,13 @@ key_table! {
         /// "parameters": also the parameters (ZeRO stage 3; PyTorch: `fully_shard`), which are gathered layer by layer for
         /// each pass.
         pub shard: Shard = keyword(), default Shard::None;
+        /// Whether gathered parameters stay from the forward pass to the backward pass (PyTorch:
+        /// `reshard_after_forward=False`): less is sent, but a micro-batch holds all parameters. Needs
+        /// `shard = "parameters"`.
+        pub keep_gathered: bool = Boolean, default false;
+        /// Number of layers by which parameters are gathered before their use (PyTorch: `set_modules_to_forward_prefetch`);
+        /// `ahead` more layers are in memory. A value other than 1 needs `shard = "parameters"`.
+        pub ahead: usize = AHEAD, default 1;
     }
 }
 

@@ -7,6 +7,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
 
 static thread_local cudaError_t last_error = cudaSuccess;
 
@@ -18,11 +21,35 @@ template <class Handle> static cudaError_t create(Handle *handle) {
     return cudaSuccess;
 }
 
-// Copies between host addresses happen. Device memory has no values: the host reads zeros.
+// What was copied to device memory, by address, while values are kept. Kernels do not change it.
+static std::mutex values_lock;
+static std::map<const void *, std::string> values;
+static bool keeps_values;
+
+// Called by scripts of the recorder, between two operations of PyTorch.
+extern "C" void nullcuda_keep_values(bool keeps) {
+    std::lock_guard<std::mutex> guard(values_lock);
+    keeps_values = keeps;
+    values.clear();
+}
+
+// Copies between host addresses happen. Device memory has no values: the host reads zeros, or kept values of this size.
 static cudaError_t copy(void *to, const void *from, size_t bytes) {
-    if (is_device_memory(to)) return cudaSuccess;
-    if (is_device_memory(from)) memset(to, 0, bytes);
-    else memmove(to, from, bytes);
+    bool to_device = is_device_memory(to), from_device = is_device_memory(from);
+    if (!to_device && !from_device) {
+        memmove(to, from, bytes);
+        return cudaSuccess;
+    }
+    std::lock_guard<std::mutex> guard(values_lock);
+    auto kept = from_device ? values.find(from) : values.end();
+    bool is_kept = kept != values.end() && kept->second.size() == bytes;
+    if (!to_device) {
+        is_kept ? memcpy(to, kept->second.data(), bytes) : memset(to, 0, bytes);
+    } else if (is_kept || (keeps_values && !from_device)) {
+        values[to] = is_kept ? kept->second : std::string((const char *)from, bytes);
+    } else {
+        values.erase(to);
+    }
     return cudaSuccess;
 }
 

@@ -1,0 +1,92 @@
+//! The script of several ranks, each a process that `torchrun` starts.
+
+use super::Script;
+use crate::coverage;
+
+/// A rank's loss is its part of the batch's.
+const SUM_OF_RANKS: &str = "\
+def sum_of_ranks(number):
+    total = torch.tensor(number, dtype=torch.float64)  # In host memory.
+    torch.distributed.all_reduce(total)
+    return total.item()
+
+
+";
+
+impl Script<'_> {
+    /// Whether backward passes of a step differ: the ranks sum gradients in the last one only.
+    pub(super) fn has_no_sync(&self) -> bool {
+        coverage::is_distributed(self.config) && self.config.micro_batches() > 1
+    }
+
+    pub(super) fn import_null_context(&self) -> &'static str {
+        if self.has_no_sync() { "from contextlib import nullcontext\n" } else { "" }
+    }
+
+    /// The constants of a process: its rank, and the number of its card.
+    pub(super) fn ranks(&self) -> String {
+        let ranks = self.config.ranks();
+        if ranks == 1 {
+            return String::new();
+        }
+        format!(
+            "# A process for each card: torchrun --nproc-per-node={ranks} train.py\n\
+             RANKS = {ranks}\n\
+             if os.environ.get(\"WORLD_SIZE\") != str(RANKS):\n    \
+                 raise SystemExit(f\"use: torchrun --nproc-per-node={{RANKS}} {{__file__}}\")\n\
+             RANK, LOCAL_RANK = int(os.environ[\"RANK\"]), int(os.environ[\"LOCAL_RANK\"])\n"
+        )
+    }
+
+    /// An expression for batches: this rank's samples of them.
+    pub(super) fn of_rank(&self, batches: &str) -> String {
+        match self.config.ranks() {
+            1 => batches.to_owned(),
+            _ => format!("[part.tensor_split(RANKS, 1)[RANK] for part in {batches}]"),
+        }
+    }
+
+    /// A share of the batch, times the number of ranks: `DistributedDataParallel` averages gradients.
+    pub(super) fn times_ranks(&self, share: &str) -> String {
+        match self.config.ranks() {
+            1 => share.to_owned(),
+            _ => format!("{share} * RANKS"),
+        }
+    }
+
+    pub(super) fn wrap_model(&mut self) {
+        self.line_if(
+            coverage::is_distributed(self.config),
+            "        self.ddp = nn.parallel.DistributedDataParallel(self.model, device_ids=[LOCAL_RANK] if device == \"cuda\" else None)",
+        );
+    }
+
+    /// What the loss calls. Evaluations need no wrapper, which would wait for the backward pass of a forward pass with a graph.
+    pub(super) fn called_model(&self) -> &'static str {
+        let evaluates = self.config.evaluation.is_some();
+        match coverage::is_distributed(self.config) {
+            true if evaluates => "(self.ddp if self.model.training else self.model)",
+            true => "self.ddp",
+            false => "self.model",
+        }
+    }
+
+    /// The main program: the first rank prints.
+    pub(super) fn main_of_ranks(&self, main: &str) -> String {
+        if self.config.ranks() == 1 {
+            return main.to_owned();
+        }
+        let start = "    run = Run(arguments.device, arguments.dump)\n";
+        let group = "    if on_card:\n        torch.cuda.set_device(LOCAL_RANK)\n    \
+                     torch.distributed.init_process_group(\"cpu:gloo,cuda:nccl\" if on_card else \"gloo\")\n";
+        let end = "    os._exit(0)";
+        let wait = "    torch.distributed.barrier()  # The others may still need this process.\n    \
+                    torch.distributed.destroy_process_group()\n";
+        main.replace("def main():", &format!("{SUM_OF_RANKS}def main():"))
+            .replace(start, &format!("{group}{start}"))
+            .replace("run.step(step)", "sum_of_ranks(run.step(step))")
+            .replace(end, &format!("{wait}{end}"))
+            .replace("        print(", "        if RANK == 0:\n            print(")
+            .replace("if arguments.requests:", "if arguments.requests and RANK == 0:")
+    }
+}
