@@ -207,7 +207,10 @@ fn each_deepspeed_key_has_its_equivalent() {
             r#"{"optimizer": {"type": "AdamW", "params": {"lr": 0.1, "torch_adam": true}}}"#,
             &["weight_decay = 0.01"],
         ),
-        (r#"{"zero_optimization": {"stage": 2}}"#, &["zero_optimization.stage = 2: ZeRO shards states"]),
+        (
+            r#"{"zero_optimization": {"stage": 2}}"#,
+            &["zero_optimization.stage = 2: this experiment uses one device"],
+        ),
         (r#"{"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}"#, &["offload.optimizer = true"]),
         (r#"{"activation_checkpointing": {"number_checkpoints": 2}}"#, &["recompute = { segments = 2 }"]),
         (
