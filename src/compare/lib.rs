@@ -10,6 +10,7 @@ mod columns;
 mod compared;
 mod doubts;
 mod entry;
+mod fewest_ranks;
 mod figures;
 mod group;
 mod heading;

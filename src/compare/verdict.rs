@@ -8,7 +8,7 @@ use super::group::TableGroup;
 use super::numbers::{change, list, percent, rate, ratio, size};
 use super::sentence::{names, subject};
 use super::text::one_line;
-use super::{Basis, Comparison, advice, doubts};
+use super::{Basis, Comparison, advice, doubts, fewest_ranks};
 use base::statistics::{Difference, Ratio};
 use memory::FreeMemory;
 use results::Status;
@@ -24,6 +24,7 @@ pub(super) fn sentences(comparison: &Comparison) -> Vec<String> {
         Basis::Measured => first_few(groups.filter_map(|group| recommendation(comparison, group))),
         Basis::Predicted => first_few(groups.filter_map(advice::sentence)),
     };
+    out.extend((comparison.basis == Basis::Predicted).then(|| fewest_ranks::sentence(comparison)).flatten());
     out.extend(first_few(comparison.groups.iter().filter_map(|group| missing_baseline(comparison, group))));
     out.extend(to_drop(comparison));
     out.extend(first_few(each_entry(comparison, |entry, group| {

@@ -131,10 +131,11 @@ const RANKS: &[&str] = &[
     "{ data = 3 }",
     "{ data = 2, shard = 'optimizer' }",
     "{ data = 2, shard = 'gradients' }",
-    SHARED_PARAMETERS,
+    "{ data = 2, shard = 'parameters' }",
+    "{ data = 2, shard = 'parameters', keep_gathered = true, ahead = 0 }",
 ];
 const SHARED: &[&str] = RANKS.split_at(3).1;
-const SHARED_PARAMETERS: &str = "{ data = 2, shard = 'parameters' }";
+const SHARED_PARAMETERS: &[&str] = RANKS.split_at(5).1;
 /// Of unequal ranks, some activations would be moved on some only.
 const WITHOUT_THRESHOLD: &[&str] = &[
     "{}",
@@ -372,7 +373,7 @@ pub const KEYS: &[Key] = &[
             Need { of: SHARED, key: "rounding", one_of: &[r#""nearest""#] },
             Need { of: SHARED, key: "update", one_of: &[r#""after_backward""#] },
             Need { of: SHARED, key: "place", one_of: &["{}"] },
-            Need { of: &[SHARED_PARAMETERS], key: "init", one_of: &[r#""device""#, r#""host""#] },
+            Need { of: SHARED_PARAMETERS, key: "init", one_of: &[r#""device""#, r#""host""#] },
             Need {
                 of: SHARED,
                 key: "offload",

@@ -6,7 +6,7 @@ use crate::recompute_plan::RecomputePlan;
 use device::{Phase, Pool, Role};
 use graph::ScopeId;
 use ops::ValueId;
-use spec::{ActivationOffload, Init, Offload};
+use spec::{ActivationOffload, Init, Offload, Parallel};
 
 #[derive(Debug)]
 pub struct Annotations {
@@ -30,6 +30,10 @@ pub struct Annotations {
     pub min_offload_bytes: Option<u64>,
     /// The prefetch distance in layers; 0: right before the use.
     pub ahead: usize,
+    /// As `ahead`, of gathers.
+    pub gather_ahead: usize,
+    /// Whether gathered parameters stay until the section ends.
+    pub keeps_gathered: bool,
 }
 
 impl Default for Annotations {
@@ -46,6 +50,8 @@ impl Default for Annotations {
             init_pool: None,
             min_offload_bytes: None,
             ahead: 1,
+            gather_ahead: 1,
+            keeps_gathered: false,
         }
     }
 }
@@ -60,6 +66,8 @@ pub(super) fn annotate(draft: &mut Draft) {
         set_init_pool(&mut draft.program, pool);
     }
     offload(&mut draft.annotations, draft.config.strategy.offload);
+    let Parallel { keep_gathered, ahead, .. } = draft.config.strategy.parallel;
+    (draft.annotations.keeps_gathered, draft.annotations.gather_ahead) = (keep_gathered, ahead);
     (draft.change_annotations)(&mut draft.annotations, &draft.program.scopes);
     let buckets = draft.program.buckets.iter().map(|bucket| bucket.parameters);
     draft.annotations.host_placed =

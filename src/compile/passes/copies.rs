@@ -105,8 +105,11 @@ fn insert_transfers(
         .into_iter()
         .for_each(|(index, local)| transferred[index].stores.retain(|store| store.action.reads() != [local]));
     let mut fetches: Vec<Vec<Instruction>> = vec![Vec::new(); transferred.len()];
-    for (index, before) in prefetch_points(&transferred, annotations.ahead).into_iter().enumerate() {
-        for (earliest, fetch) in &transferred[index].fetches {
+    let points =
+        [annotations.ahead, annotations.gather_ahead].map(|ahead| prefetch_points(&transferred, ahead));
+    for (index, transferred) in transferred.iter().enumerate() {
+        for (earliest, fetch) in &transferred.fetches {
+            let before = points[usize::from(fetch.action.collective().is_some())][index];
             fetches[before.max(*earliest)].push(fetch.clone());
         }
     }
@@ -210,8 +213,10 @@ impl LocalCopies<'_> {
                 // The last layer's backward follows its forward: what is gathered stays.
                 let layer = |of: LayerPass| of.map(|(layer, _)| layer);
                 let turns = self.layer_pass.is_some_and(|last| layer(last) == layer(layer_pass));
+                let keeps_gathered = turns || self.annotations.keeps_gathered;
                 let program = &*self.program;
-                self.copies.retain(|(_, original), _| turns && program.gathered_from(*original).is_some());
+                self.copies
+                    .retain(|(_, original), _| keeps_gathered && program.gathered_from(*original).is_some());
                 self.layer_pass = Some(layer_pass);
                 self.pending_stores.clear();
             }

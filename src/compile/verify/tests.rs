@@ -182,7 +182,7 @@ fn one_gradient_of_all_ranks() {
     let sharing = |shard| {
         let mut config = accumulating();
         config.train.clip_norm = None;
-        config.strategy.parallel = Parallel { data: 2, shard };
+        config.strategy.parallel = Parallel { data: 2, shard, ..Parallel::default() };
         config
     };
     let (none, states) = (sharing(Shard::None), sharing(Shard::Optimizer));

@@ -526,6 +526,41 @@ fn ranks_hold_whole_buckets_layer_by_layer() {
     }
 }
 
+/// Parameters that are kept from forward to backward are gathered once in each micro-batch; the distance in layers decides
+/// when. Neither changes a bit.
+#[test]
+fn gathers_are_kept_and_early_as_chosen() {
+    let config = testing::reshaped(changed(|config| config.train.batch_size = 8), |model| model.layers = 6);
+    let gathering = |keep_gathered, ahead| {
+        let mut config = sharing(with_ranks(&config, 2), Shard::Parameters);
+        (config.strategy.parallel.keep_gathered, config.strategy.parallel.ahead) = (keep_gathered, ahead);
+        config
+    };
+    // Gathers of parameters in a step, and the most bytes of gathered parameters.
+    let gathers = |config: &RunConfig| {
+        let program = compile(config, &target(0)).unwrap();
+        let gathers = |(collective, bytes): &&(Collective, u64)| {
+            *collective == Collective::AllGather && *bytes > 4 * program.share.unwrap().of as u64
+        };
+        let peak = predict(&program, &target(0), RunSchedule::of(config)).device.peak();
+        (exchanged(&program).iter().filter(gathers).count(), peak)
+    };
+    let plain = run(&gathering(false, 1));
+    // Each bucket in forward and backward of both micro-batches; the last one's stays between them.
+    let buckets = compile(&config, &target(0)).unwrap().buckets.len();
+    let (often, peak) = gathers(&gathering(false, 1));
+    assert_eq!(often, 2 * (2 * buckets - 1));
+    let (once, kept_peak) = gathers(&gathering(true, 1));
+    assert_eq!(once, 2 * buckets);
+    assert!(kept_peak > peak);
+    let peaks = [0, 1, 3].map(|ahead| gathers(&gathering(false, ahead)).1);
+    assert!(peaks.is_sorted() && peaks[0] < peaks[2], "{peaks:?}");
+    for (keep_gathered, ahead) in [(true, 1), (false, 0), (false, 3), (true, 0)] {
+        let all = run(&gathering(keep_gathered, ahead));
+        assert!(all.iter().zip(&plain).all(|(rank, plain)| rank.digests == plain.digests), "{ahead} ahead");
+    }
+}
+
 /// Of two ranks, each sends its half of the numbers and later the sums of that half.
 #[test]
 fn ranks_send_what_is_counted() {

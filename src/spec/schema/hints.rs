@@ -63,9 +63,9 @@ fn for_later_key(searched: &TableKeys<'_>, key: &str) -> Option<String> {
     version::is_later_key(searched.path, key).then(|| similar(key, searched.keys))
 }
 
-const SEVERAL_DEVICES: &str = "it is about several devices: `parallel = { data = 2, shard = \"parameters\" }` divides the samples \
-                               among them, and states, gradients and parameters (ZeRO stage 3, fully_shard; \"gradients\": \
-                               stage 2, \"optimizer\": stage 1, \"none\": DDP); this version divides nothing else";
+const SEVERAL_DEVICES: &str = "for several devices, use `parallel = { data = 2, shard = \"parameters\" }`: \"parameters\" is ZeRO \
+                               stage 3 (fully_shard), \"gradients\" stage 2, \"optimizer\" stage 1, \"none\" DDP; tensor and \
+                               pipeline parallelism are not available";
 
 /// The hint for a value that other tools accept for a key of this name.
 fn for_value(key: &str, value: &Value) -> Option<&'static str> {

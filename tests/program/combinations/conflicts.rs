@@ -73,6 +73,10 @@ const EXAMPLES: &[(&[&str], &str)] = &[
         "accumulate = 1",
     ),
     (&["parallel = { data = 2, shard = 'parameters' }", "init = 'lazy'"], "init = 'device'"),
+    (
+        &["parallel = { data = 2, shard = 'gradients', keep_gathered = true }"],
+        "parallel = { data = 2, shard = 'parameters', keep_gathered = true }",
+    ),
     (&["measure.what = 'inference'", "recompute = 'auto'"], "recompute = 'block'"),
     (&[LAYERS, RANDOM, "lora = { rank = 2, alpha = 2, targets = ['mlp'] }"], "lora = 'off'"),
     (&[LAYERS, RANDOM, "recompute = ['mlp']"], "recompute = 'none'"),

@@ -2,7 +2,7 @@
 
 use super::{
     ActivationOffload, Allocator, Caching, EmptyCache, Gradients, Init, Loader, Lora, LoraBase,
-    OptimizerState, Precision, Quantize, Recompute, Rounding, StorageDtype, Strategy, Update,
+    OptimizerState, Parallel, Precision, Quantize, Recompute, Rounding, StorageDtype, Strategy, Update,
 };
 use crate::reader::declare::KeywordEnum;
 use crate::reader::tree::quoted;
@@ -472,6 +472,23 @@ pub const CONFLICTS: &[Conflict] = &[
                     "use init = \"device\", which has one layer's whole parameters in memory at a time",
                 )
             })
+        },
+    },
+    Conflict {
+        keys: &["strategy.parallel"],
+        check: |run| {
+            let Parallel { keep_gathered, ahead, .. } = run.strategy.parallel;
+            let default = Parallel::default().ahead;
+            let unused = match (keep_gathered, ahead == default) {
+                _ if run.shards_parameters() => return None,
+                (true, _) => "keep_gathered = true".to_owned(),
+                (false, false) => format!("ahead = {ahead}"),
+                (false, true) => return None,
+            };
+            Some(message(
+                format!("parallel.{unused} has no effect: each rank has all parameters"),
+                format!("use data = 2, shard = \"parameters\", or keep_gathered = false, ahead = {default}"),
+            ))
         },
     },
     Conflict {

@@ -10,7 +10,7 @@ use base::units::Bytes;
 pub(super) const OFFLOAD: InlineTable<Offload> = inline_table("offload", "`offload`", "optimizer = true");
 
 /// More layers than any model has; keeps sums in range.
-const AHEAD: UsizeRange = UsizeRange(0..=1 << 24);
+pub(super) const AHEAD: UsizeRange = UsizeRange(0..=1 << 24);
 
 key_table! {
     /// Data that stays in host memory while the device does not use it (CPU offload).

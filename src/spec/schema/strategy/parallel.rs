@@ -1,7 +1,8 @@
 //! `parallel`: several devices train one model.
 
+use super::offload::AHEAD;
 use crate::reader::declare::{InlineTable, inline_table, key_table, keywords};
-use crate::reader::parsers::{UsizeRange, keyword};
+use crate::reader::parsers::{Boolean, UsizeRange, keyword};
 
 pub(super) const PARALLEL: InlineTable<Parallel> = inline_table("parallel", "`parallel`", "data = 2");
 
@@ -20,6 +21,13 @@ key_table! {
         /// "parameters": also the parameters (ZeRO stage 3; PyTorch: `fully_shard`), which are gathered layer by layer for
         /// each pass.
         pub shard: Shard = keyword(), default Shard::None;
+        /// Whether gathered parameters stay from the forward pass to the backward pass (PyTorch:
+        /// `reshard_after_forward=False`): less is sent, but a micro-batch holds all parameters. Needs
+        /// `shard = "parameters"`.
+        pub keep_gathered: bool = Boolean, default false;
+        /// Parameters are gathered this many layers before their use (PyTorch: `set_modules_to_forward_prefetch`), and so
+        /// many more layers' are held. Needs `shard = "parameters"`, unless it is 1.
+        pub ahead: usize = AHEAD, default 1;
     }
 }
 
