@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::*;
 use crate::replay::replay;
-use crate::sequence::{Event, Phase, Purpose, Sequence};
+use crate::sequence::{Event, Phase, Purpose, Sequence, Stream};
 
 fn card(available: u64) -> CardMemory {
     CardMemory { available, total: available }
@@ -29,7 +29,7 @@ impl Trace {
     /// Requests memory, and expects these allocated and reserved bytes afterwards.
     #[track_caller]
     fn allocate(&mut self, name: char, bytes: u64, usage: (u64, u64)) {
-        let block = self.allocator.allocate(bytes).unwrap();
+        let block = self.allocator.allocate(bytes, Stream::default()).unwrap();
         assert!(self.blocks.insert(name, block).is_none(), "{name} is in use");
         self.expect(usage);
     }
@@ -212,7 +212,7 @@ fn full_card_gets_cached_segments_back_and_retries() {
     trace.free('b', (30 * MIB, 40 * MIB));
     trace.allocate('d', 10 * MIB, (40 * MIB, 40 * MIB));
     assert_eq!(trace.allocator.retries, 1, "a cached block needs no segment");
-    let error = trace.allocator.allocate(3 * MIB).unwrap_err();
+    let error = trace.allocator.allocate(3 * MIB, Stream::default()).unwrap_err();
     assert_eq!(error, OutOfMemory { request: 3 * MIB, short: 20 * MIB });
 }
 

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 
+use crate::coverage::gathered_dtype;
 use crate::functions::{self, FourBitWeight};
 use crate::tensor::Tensor;
 use crate::torch::Torch;
@@ -125,6 +126,10 @@ impl<'a> Maker<'a> {
 
     pub(super) fn parameter(self, dims: &[usize]) -> Tensor {
         let tensor = self.torch.empty(dims, super::dtype(self.config));
+        let tensor = match gathered_dtype(self.config) {
+            Some(dtype) => tensor.with_dtype(dtype),
+            None => tensor,
+        };
         if self.is_trained { tensor.leaf() } else { tensor }
     }
 
