@@ -145,7 +145,10 @@ fn distributed(config: &RunConfig, options: TorchOptions) -> Covered {
         );
     }
     if !config.trains() {
-        return Ok(());
+        return match strategy.parallel.shard {
+            Shard::Parameters => not_covered("inference with sharded parameters (parallel.shard)"),
+            Shard::None | Shard::Optimizer | Shard::Gradients => Ok(()),
+        };
     }
     if options.program == TorchProgram::Transformers {
         of_library(config, options)?;

@@ -377,3 +377,26 @@ fn copy_in_table(shards: &[u64]) -> u64 {
     let blocks: u64 = shards.iter().map(|shard| shard.div_ceil(BLOCK_BYTES)).sum();
     8 * (6 * shards.len() as u64 + 2 + blocks)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::card::Card;
+    use crate::rules;
+    use spec::{TorchOptions, TorchVersion};
+
+    /// A thread block copies 2048 bytes of a shard from one rank, until there are more than 3456 thread blocks.
+    #[test]
+    fn tables_have_entries_for_tensors_and_thread_blocks() {
+        let card = Card::named("NVIDIA A100-SXM4-80GB").expect("a known card");
+        let torch = Torch::new(card, rules::of(TorchVersion::default()), TorchOptions::default());
+        assert_eq!(copy_out_table(&torch, &[2048, 1, 2049], 2), 8 * (3 * 3 + 4 + 3 + 1));
+        assert_eq!(copy_in_table(&[2048, 1, 2049]), 8 * (6 * 3 + 2 + 4));
+        // Once each, for two ranks.
+        assert_eq!(copy_out_table(&torch, &[2048 * 1728], 2), 8 * (3 + 1728 + 1 + 1));
+        // Two iterations: a thread block copies from both ranks.
+        assert_eq!(copy_out_table(&torch, &[2048 * 1729], 2), 8 * (3 + 1729 + 1 + 1));
+        // Five: from two ranks, three times 2048 bytes.
+        assert_eq!(copy_out_table(&torch, &[2048 * 7000], 2), 8 * (3 + 2334 + 1 + 1));
+    }
+}

@@ -31,9 +31,6 @@ pub(super) fn check(config: &RunConfig, options: TorchOptions) -> Covered {
             "offloaded activations with sharded parameters: save_on_cpu copies gathered weights to the host, too",
         );
     }
-    if !strategy.freeze.is_empty() {
-        return not_covered("frozen layers (freeze) with sharded parameters (parallel.shard)");
-    }
     if strategy.lora.is_some() {
         return not_covered("adapters (lora) with sharded parameters (parallel.shard)");
     }
