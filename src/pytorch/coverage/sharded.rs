@@ -1,6 +1,8 @@
 //! What the prediction of `fully_shard` covers.
 
 use super::{Covered, not_covered};
+use crate::module::dtype_of;
+use crate::transformers;
 use spec::{
     ActivationOffload, Leak, Optimizer, OptimizerState, Parallel, Precision, Recompute, RunConfig,
     StorageDtype, TorchCheckpoint, TorchOptimizer, TorchOptions,
@@ -31,8 +33,16 @@ pub(super) fn check(config: &RunConfig, options: TorchOptions) -> Covered {
             "offloaded activations with sharded parameters: save_on_cpu copies gathered weights to the host, too",
         );
     }
-    if strategy.lora.is_some() {
-        return not_covered("adapters (lora) with sharded parameters (parallel.shard)");
+    if let Some(lora) = &strategy.lora {
+        let dtype = dtype_of(strategy.params.dtype());
+        if transformers::dtype(config) != dtype || transformers::adapter_dtype(config) != dtype {
+            return not_covered(
+                "sharded adapters (lora) of another dtype than the base: use lora.base = \"params\", master_weights = false",
+            );
+        }
+        if !lora.trained.is_empty() {
+            return not_covered("layers trained beside sharded adapters (lora.trained)");
+        }
     }
     if strategy.leak == Some(Leak::Graph) {
         return not_covered("kept graphs (leak = \"graph\") with sharded parameters (parallel.shard)");

@@ -76,7 +76,10 @@ impl Script<'_> {
     pub(super) fn wrap_model(&mut self) {
         if coverage::is_fully_sharded(self.config) {
             let blocks = match self.options.program.is_of_library() {
-                true => self.library_names("blocks", "self.model.model.").replace('"', ""),
+                true => {
+                    let adapted = if self.config.strategy.lora.is_some() { "base_model.model." } else { "" };
+                    self.library_names("blocks", &format!("self.model.model.{adapted}")).replace('"', "")
+                }
                 false => "self.model.blocks".to_owned(),
             };
             let keeps = self.config.strategy.parallel.keep_gathered;
