@@ -24,10 +24,8 @@ pub(crate) struct Rules {
     pub(crate) newest_capability: (u32, u32),
     /// Whether models of the transformers library are predicted.
     pub(crate) libraries: bool,
-    /// Whether `DistributedDataParallel` is predicted.
+    /// Whether `DistributedDataParallel` and `fully_shard` are predicted.
     pub(crate) distributed: bool,
-    /// Whether `fully_shard` is predicted.
-    pub(crate) fully_shard: bool,
     /// Whether expandable segments are predicted.
     pub(crate) expandable_segments: bool,
     /// Whether FlashAttention saves the state of the random number generator on the card. Otherwise it lies in host memory.
@@ -82,12 +80,6 @@ impl Rules {
         if coverage::is_distributed(config) && !self.distributed {
             let version = self.version.keyword();
             return Err(NotCovered(format!("several ranks (parallel.data) with PyTorch {version}")));
-        }
-        if coverage::is_fully_sharded(config) && !self.fully_shard {
-            let version = self.version.keyword();
-            return Err(NotCovered(format!(
-                "sharded parameters (parallel.shard = \"parameters\") with PyTorch {version}: use torch_version = \"2.15\""
-            )));
         }
         let library = match options.program.is_of_library() {
             true => format!("transformers {}", options.transformers.keyword()),

@@ -11,7 +11,6 @@ pub(super) const RULES: Rules = Rules {
     newest_capability: (12, 0),
     libraries: true,
     distributed: false,
-    fully_shard: false,
     expandable_segments: true,
     flash_state_on_card: true,
     efficient_state_on_card: false,

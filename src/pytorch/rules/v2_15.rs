@@ -10,7 +10,6 @@ pub(super) const RULES: Rules = Rules {
     newest_capability: (12, 0),
     libraries: true,
     distributed: true,
-    fully_shard: true,
     expandable_segments: true,
     flash_state_on_card: true,
     efficient_state_on_card: true,

@@ -11,7 +11,6 @@ pub(super) const RULES: Rules = Rules {
     newest_capability: (9, 0),
     libraries: false,
     distributed: false,
-    fully_shard: false,
     expandable_segments: false,
     flash_state_on_card: false,
     efficient_state_on_card: false,
