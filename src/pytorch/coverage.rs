@@ -163,8 +163,8 @@ fn distributed(config: &RunConfig, options: TorchOptions) -> Covered {
         }
         Shard::Gradients => {
             return not_covered(
-                "sharded gradients (parallel.shard = \"gradients\"), for which PyTorch has no wrapper: with shard = \
-                 \"parameters\" and keep_gathered = true, fully_shard holds shards of parameters between steps",
+                "sharded gradients of whole parameters (parallel.shard = \"gradients\"), for which PyTorch has no wrapper: use \
+                 shard = \"parameters\", keep_gathered = true",
             );
         }
         Shard::Parameters => sharded::check(config, options)?,

@@ -338,7 +338,7 @@ fn recorded_settings_give_equal_peaks() {
         let mut refused_at = String::new();
         for (at, event) in sequence.events.iter().enumerate() {
             match *event {
-                Event::Request(bytes) => match allocator.allocate(bytes) {
+                Event::Request(bytes) => match allocator.allocate(bytes, Stream::default()) {
                     Ok(block) => blocks.push(block),
                     Err(_) => {
                         refused_at = at.to_string();

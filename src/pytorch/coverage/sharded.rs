@@ -67,7 +67,7 @@ fn precision(config: &RunConfig) -> Covered {
 fn optimizer(config: &RunConfig, options: TorchOptions) -> Covered {
     if matches!(config.train.optimizer, Optimizer::Sgd(_)) && options.optimizer == TorchOptimizer::Fused {
         return not_covered(
-            "fused SGD of sharded parameters (parallel.shard), which PyTorch 2.15 lacks for DTensors",
+            "fused SGD of sharded parameters (parallel.shard), which PyTorch lacks for DTensors: use torch_optimizer = \"foreach\"",
         );
     }
     let is_covered =

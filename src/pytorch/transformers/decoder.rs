@@ -127,7 +127,7 @@ impl Body for Decoder {
     }
 
     fn layers(&self) -> Vec<Vec<Tensor>> {
-        self.layers.iter().map(|layer| layer.parameters().into_iter().collect()).collect()
+        self.layers.iter().map(|layer| layer.parameters().collect()).collect()
     }
 
     fn buffers(&self) -> Vec<Tensor> {
