@@ -11,7 +11,7 @@ use super::run_selector::{NumberedRun, choose, is_named, title};
 use super::torch;
 use ::plan::{Point, Purpose};
 use base::units::Bytes;
-use pytorch::{Event, Machine, ScriptPrediction, Sequence, Usage};
+use pytorch::{Event, Machine, ScriptPrediction, Sequence, Stream, Usage};
 use spec::{AllocConf, Framework};
 
 #[derive(Debug, clap::Args)]
@@ -29,7 +29,8 @@ pub(super) struct Args {
     /// Write the script to this file instead of standard output
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Write the predicted requests and releases to this file: `+bytes`, and `-number` of the request that is released
+    /// Write the predicted requests and releases to this file: `+bytes` (`+bytes@stream` beside the first stream), and
+    /// `-number` of the request that is released
     #[arg(long, value_name = "FILE")]
     requests: Option<PathBuf>,
     /// Write the predicted requests as a memory snapshot of PyTorch to this file, for https://pytorch.org/memory_viz
@@ -84,9 +85,14 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
 }
 
 fn lines(sequence: &Sequence) -> String {
+    let mut stream = Stream::default();
     let line = |event: &Event| match event {
-        Event::Request(bytes) => Some(format!("+{bytes}\n")),
+        Event::Request(bytes) => Some(format!("+{bytes}{stream}\n")),
         Event::Release(request) => Some(format!("-{request}\n")),
+        Event::Stream(entered) => {
+            stream = *entered;
+            None
+        }
         Event::Phase(_) | Event::Step | Event::EmptyCache => None,
     };
     sequence.events.iter().filter_map(line).collect()

@@ -145,7 +145,7 @@ fn cause(one: &Predicted<'_>) -> Option<String> {
         (Role::Optimizer, "optimizer states", &[Purpose::OptimizerState]),
         (Role::Cast, "casts of parameters", &[Purpose::Cast]),
         (Role::Workspace, "workspaces", &[Purpose::Workspace]),
-        (Role::Communication, "gradient buckets", &[Purpose::Communication]),
+        (Role::Communication, "communication buffers", &[Purpose::Communication]),
     ];
     let ours = one.run.prediction.as_ref()?.device.steady_peak().live;
     let bytes = |wanted: &[Purpose]| -> u64 {

@@ -1,4 +1,4 @@
-//! PyTorch's caching allocator (`CUDACachingAllocator`) on one stream.
+//! PyTorch's caching allocator (`CUDACachingAllocator`). Each stream has free blocks of its own.
 //!
 //! A request is rounded up to 512 bytes. It takes the first free block that is large enough, in the order of size, age
 //! of the segment and address; if there is none, the driver is asked for a segment. The remainder of a block becomes a
@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 pub(crate) use expandable::ADDRESSES;
 pub(crate) use segments::{CurrentBlock, DriverCall, Place};
 
+use crate::sequence::Stream;
 use spec::AllocConf;
 
 const MIB: u64 = 1 << 20;
@@ -48,6 +49,26 @@ impl Size {
     }
 }
 
+/// The blocks that serve the same requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pool {
+    size: Size,
+    stream: Stream,
+}
+
+impl Pool {
+    const COUNT: usize = 2 * Stream::COUNT;
+
+    /// The pool of requests of a stream, rounded to this many bytes.
+    fn of(bytes: u64, stream: Stream) -> Pool {
+        Pool { size: Size::of(bytes), stream }
+    }
+
+    fn index(self) -> usize {
+        2 * self.stream as usize + self.size as usize
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Used,
@@ -61,7 +82,7 @@ struct Block {
     bytes: u64,
     offset: u64,
     segment: u32,
-    size: Size,
+    pool: Pool,
     state: State,
     before: Option<u32>,
     after: Option<u32>,
@@ -121,10 +142,10 @@ pub(crate) struct Allocator {
     blocks: Vec<Block>,
     /// Indices of blocks that no longer exist.
     unused: Vec<u32>,
-    /// The free blocks of both pools in the order of the search, see `search_key`.
-    free: [Vec<u128>; 2],
-    /// The unmapped blocks of both pools' expandable segments, by segment and offset.
-    unmapped: [BTreeMap<(u32, u64), u32>; 2],
+    /// The free blocks of each pool in the order of the search, see `search_key`.
+    free: [Vec<u128>; Pool::COUNT],
+    /// The unmapped blocks of each pool's expandable segments, by segment and offset.
+    unmapped: [BTreeMap<(u32, u64), u32>; Pool::COUNT],
     segments: u32,
     pub(crate) usage: Usage,
     card: Option<CardMemory>,
@@ -140,8 +161,8 @@ impl Allocator {
             conf,
             blocks: Vec::new(),
             unused: Vec::new(),
-            free: [Vec::new(), Vec::new()],
-            unmapped: [BTreeMap::new(), BTreeMap::new()],
+            free: Default::default(),
+            unmapped: Default::default(),
             segments: 0,
             usage: Usage::default(),
             card,
@@ -189,16 +210,16 @@ impl Allocator {
 
     /// Changes the state of a block, and the lists by state with it.
     fn set_state(&mut self, index: u32, state: State) {
-        let Block { segment, offset, size, state: before, .. } = self.blocks[index as usize];
+        let Block { segment, offset, pool, state: before, .. } = self.blocks[index as usize];
         let key = self.search_key(index);
-        let free = &mut self.free[size as usize];
+        let free = &mut self.free[pool.index()];
         match before {
             State::Used => {}
             State::Free => {
                 let at = free.binary_search(&key).expect("a free block is listed");
                 free.remove(at);
             }
-            State::Unmapped => drop(self.unmapped[size as usize].remove(&(segment, offset))),
+            State::Unmapped => drop(self.unmapped[pool.index()].remove(&(segment, offset))),
         }
         match state {
             State::Used => {}
@@ -206,7 +227,7 @@ impl Allocator {
                 let at = free.partition_point(|other| *other < key);
                 free.insert(at, key);
             }
-            State::Unmapped => drop(self.unmapped[size as usize].insert((segment, offset), index)),
+            State::Unmapped => drop(self.unmapped[pool.index()].insert((segment, offset), index)),
         }
         self.block(index).state = state;
     }
@@ -215,7 +236,7 @@ impl Allocator {
     fn replace_free(&mut self, at: usize, index: u32) {
         let key = self.search_key(index);
         self.block(index).state = State::Free;
-        let free = &mut self.free[self.blocks[index as usize].size as usize];
+        let free = &mut self.free[self.blocks[index as usize].pool.index()];
         let to = if key < free[at] {
             let to = free[..at].partition_point(|other| *other < key);
             free.copy_within(to..at, to + 1);
@@ -228,25 +249,25 @@ impl Allocator {
         free[to] = key;
     }
 
-    /// The index of the block for a request.
-    pub(crate) fn allocate(&mut self, request: u64) -> Result<u32, OutOfMemory> {
+    /// The index of the block for a request of a stream.
+    pub(crate) fn allocate(&mut self, request: u64, stream: Stream) -> Result<u32, OutOfMemory> {
         let bytes = self.rounded(request);
-        let size = Size::of(bytes);
-        let found = self.find(bytes, size);
+        let pool = Pool::of(bytes, stream);
+        let found = self.find(bytes, pool);
         let index = match found {
-            Some(at) => self.free[size as usize][at] as u32,
+            Some(at) => self.free[pool.index()][at] as u32,
             None => {
-                let index = self.obtain(bytes, size)?;
+                let index = self.obtain(bytes, pool)?;
                 self.set_state(index, State::Used);
                 index
             }
         };
         self.block(index).state = State::Used;
         let rest = self.blocks[index as usize].bytes - bytes;
-        let rest = self.divides(bytes, size, rest).then(|| self.split(index, bytes));
+        let rest = self.divides(bytes, pool.size, rest).then(|| self.split(index, bytes));
         match (found, rest) {
             (Some(at), Some(rest)) => self.replace_free(at, rest),
-            (Some(at), None) => drop(self.free[size as usize].remove(at)),
+            (Some(at), None) => drop(self.free[pool.index()].remove(at)),
             (None, Some(rest)) => self.set_state(rest, State::Free),
             (None, None) => {}
         }
@@ -256,12 +277,12 @@ impl Allocator {
 
     /// Lends the free block of a request that is released at once, if there is one: its index, and the usage meanwhile.
     /// The release would restore the list of free blocks, so nothing changes.
-    pub(crate) fn lend(&self, request: u64) -> Option<(u32, Usage)> {
+    pub(crate) fn lend(&self, request: u64, stream: Stream) -> Option<(u32, Usage)> {
         let bytes = self.rounded(request);
-        let size = Size::of(bytes);
-        let index = self.free[size as usize][self.find(bytes, size)?] as u32;
+        let pool = Pool::of(bytes, stream);
+        let index = self.free[pool.index()][self.find(bytes, pool)?] as u32;
         let whole = self.blocks[index as usize].bytes;
-        let taken = if self.divides(bytes, size, whole - bytes) { bytes } else { whole };
+        let taken = if self.divides(bytes, pool.size, whole - bytes) { bytes } else { whole };
         Some((index, Usage { allocated: self.usage.allocated + taken, ..self.usage }))
     }
 
@@ -277,8 +298,8 @@ impl Allocator {
     }
 
     /// The position of the free block that serves a request.
-    fn find(&self, bytes: u64, size: Size) -> Option<usize> {
-        let blocks = &self.free[size as usize];
+    fn find(&self, bytes: u64, pool: Pool) -> Option<usize> {
+        let blocks = &self.free[pool.index()];
         let smallest = least_key(bytes);
         let mut at = blocks.partition_point(|&key| key < smallest);
         let mut found = *blocks.get(at)?;
@@ -307,12 +328,12 @@ impl Allocator {
 
     /// Divides a block; the second part is returned, in use.
     fn split(&mut self, index: u32, bytes: u64) -> u32 {
-        let Block { bytes: whole, offset, segment, size, after, .. } = self.blocks[index as usize];
+        let Block { bytes: whole, offset, segment, pool, after, .. } = self.blocks[index as usize];
         let rest = Block {
             bytes: whole - bytes,
             offset: offset + bytes,
             segment,
-            size,
+            pool,
             state: State::Used,
             before: Some(index),
             after,
@@ -327,15 +348,15 @@ impl Allocator {
     }
 
     /// Obtains a block from the driver; if that fails, returns cached ones and tries again.
-    fn obtain(&mut self, bytes: u64, size: Size) -> Result<u32, OutOfMemory> {
-        let mut result = self.request(bytes, size);
-        if result.is_err() && self.release_oversize(bytes, size) {
-            result = self.request(bytes, size);
+    fn obtain(&mut self, bytes: u64, pool: Pool) -> Result<u32, OutOfMemory> {
+        let mut result = self.request(bytes, pool);
+        if result.is_err() && self.release_oversize(bytes, pool) {
+            result = self.request(bytes, pool);
         }
         if result.is_err() {
             self.retries += 1;
             self.empty_cache();
-            result = self.request(bytes, size);
+            result = self.request(bytes, pool);
         }
         result.map_err(|short| OutOfMemory { request: bytes, short })
     }
@@ -344,11 +365,11 @@ impl Allocator {
     ///
     /// # Errors
     /// Bytes beyond the limit.
-    fn request(&mut self, bytes: u64, size: Size) -> Result<u32, u64> {
+    fn request(&mut self, bytes: u64, pool: Pool) -> Result<u32, u64> {
         if self.conf.expandable_segments {
-            return self.expand(bytes, size);
+            return self.expand(bytes, pool);
         }
-        let whole = match size {
+        let whole = match pool.size {
             Size::Small => SMALL_SEGMENT,
             Size::Large if bytes < LARGE_SEGMENT_BELOW => LARGE_SEGMENT,
             Size::Large => bytes.next_multiple_of(SEGMENT_ROUND),
@@ -356,9 +377,9 @@ impl Allocator {
         self.reserve(whole)?;
         self.segments += 1;
         let segment = self.segments;
-        self.record_driver_call(Place { segment, offset: 0, bytes: whole }, true);
+        self.record_driver_call(Place { segment, offset: 0, bytes: whole }, pool, true);
         let state = State::Used;
-        Ok(self.add(Block { bytes: whole, offset: 0, segment, size, state, before: None, after: None }))
+        Ok(self.add(Block { bytes: whole, offset: 0, segment, pool, state, before: None, after: None }))
     }
 
     fn reserve(&mut self, bytes: u64) -> Result<(), u64> {
@@ -379,7 +400,7 @@ impl Allocator {
 
     /// Gives a block in use this state, and merges it with its neighbours in the same state.
     fn merge(&mut self, index: u32, state: State) {
-        let Block { before, after, size, .. } = self.blocks[index as usize];
+        let Block { before, after, pool, .. } = self.blocks[index as usize];
         let [before, after] =
             [before, after].map(|other| other.filter(|&other| self.blocks[other as usize].state == state));
         // The list of free blocks gets the whole in place of one neighbour.
@@ -411,7 +432,7 @@ impl Allocator {
         }
         match replaced_key {
             Some(key) => {
-                let at = self.free[size as usize].binary_search(&key).expect("a free block is listed");
+                let at = self.free[pool.index()].binary_search(&key).expect("a free block is listed");
                 self.replace_free(at, index);
             }
             None => self.set_state(index, state),
@@ -420,10 +441,10 @@ impl Allocator {
 
     /// With `max_split_size_mb`, before the cache is emptied: returns the smallest oversize block that is large enough
     /// for a request; without one, the largest oversize blocks until their sum is. Whether the sum is large enough.
-    fn release_oversize(&mut self, bytes: u64, size: Size) -> bool {
+    fn release_oversize(&mut self, bytes: u64, pool: Pool) -> bool {
         let Some(oversize) = self.conf.max_split_size else { return false };
         let needed = bytes.max(oversize);
-        let blocks = &self.free[size as usize];
+        let blocks = &self.free[pool.index()];
         let at = blocks.partition_point(|&key| key < least_key(needed));
         if let Some(&key) = blocks.get(at) {
             self.release(key as u32);
@@ -431,7 +452,7 @@ impl Allocator {
         }
         let mut released = 0;
         while released < needed
-            && let Some(&key) = self.free[size as usize].last()
+            && let Some(&key) = self.free[pool.index()].last()
             && key >= least_key(oversize)
         {
             let index = key as u32;
@@ -456,7 +477,7 @@ impl Allocator {
     /// Returns a segment that is one free block to the driver.
     fn release(&mut self, index: u32) {
         self.set_state(index, State::Used);
-        self.record_driver_call(self.place(index), false);
+        self.record_driver_call(self.place(index), self.blocks[index as usize].pool, false);
         self.usage.reserved -= self.blocks[index as usize].bytes;
         self.unused.push(index);
     }

@@ -36,6 +36,8 @@ impl From<Option<Tensor>> for Gradient {
     }
 }
 
+type NodeHook = Box<dyn Fn(&Torch)>;
+
 type BackwardFn = Box<dyn Fn(&Torch, &Backward<'_>) -> Vec<Gradient>>;
 
 /// A tensor saved for backward, or its placeholder under activation checkpointing.
@@ -91,6 +93,8 @@ pub(crate) struct Node {
     purpose: Purpose,
     /// The backward pass that counts the missing gradients: its number.
     pass: Cell<u64>,
+    /// Hooks of its outputs (`Tensor.register_hook`), which run before it.
+    hooks: RefCell<Vec<NodeHook>>,
     /// During backward: the number of gradients that the node has not received yet.
     missing: Cell<usize>,
     /// During backward: the sum of the received gradients, by output.
@@ -120,6 +124,7 @@ impl Node {
             function: Function::Backward(backward),
             purpose: torch.purpose(),
             pass: Cell::new(0),
+            hooks: RefCell::default(),
             missing: Cell::new(0),
             gradients: RefCell::default(),
         }
@@ -136,9 +141,15 @@ impl Node {
             function: Function::Accumulate(leaf),
             purpose: Purpose::Gradient,
             pass: Cell::new(0),
+            hooks: RefCell::default(),
             missing: Cell::new(0),
             gradients: RefCell::default(),
         }
+    }
+
+    /// Has backward call a function before the node.
+    pub(crate) fn register_hook(&self, hook: impl Fn(&Torch) + 'static) {
+        self.hooks.borrow_mut().push(Box::new(hook));
     }
 
     /// Saves a contiguous tensor for backward.
@@ -232,6 +243,9 @@ pub(crate) fn run(torch: &Torch, root: &Tensor, gradient: &Tensor, retains: bool
     let Some((root, _)) = root.node() else { return };
     let interrupted = count_dependencies(&root, torch.next_pass());
     torch.with_grad(false, || run_nodes(torch, root, gradient, retains));
+    if let Some(sharded) = torch.fully_shard.get() {
+        sharded.end_backward(torch);
+    }
     interrupted.into_iter().for_each(Interrupted::resume);
 }
 
@@ -251,6 +265,7 @@ fn run_nodes(torch: &Torch, root: Rc<Node>, gradient: &Tensor, retains: bool) {
             }
             Function::Backward(function) => function,
         };
+        node.hooks.borrow().iter().for_each(|hook| hook(torch));
         let saved = node.unpack(torch);
         let arguments = Backward {
             gradients: &gradients,
@@ -263,7 +278,13 @@ fn run_nodes(torch: &Torch, root: Rc<Node>, gradient: &Tensor, retains: bool) {
         drop(saved);
         let mut validated = Vec::with_capacity(made.len());
         for ((gradient, edge), &dtype) in made.into_iter().zip(&node.edges).zip(&node.dtypes) {
-            validated.push(edge.as_ref().and_then(|_| validate(torch, gradient, dtype)));
+            validated.push(edge.as_ref().and_then(|(target, _)| {
+                let dtype = match &target.function {
+                    Function::Accumulate(leaf) => leaf.grad_dtype(),
+                    Function::Backward(_) => dtype,
+                };
+                validate(torch, gradient, dtype)
+            }));
         }
         drop(gradients);
         if !retains {

@@ -2,6 +2,7 @@
 
 mod list;
 mod optimizer;
+mod sharded;
 
 use base::units::Bytes;
 use spec::{
@@ -144,7 +145,10 @@ fn distributed(config: &RunConfig, options: TorchOptions) -> Covered {
         );
     }
     if !config.trains() {
-        return Ok(());
+        return match strategy.parallel.shard {
+            Shard::Parameters => not_covered("inference with sharded parameters (parallel.shard)"),
+            Shard::None | Shard::Optimizer | Shard::Gradients => Ok(()),
+        };
     }
     if options.program == TorchProgram::Transformers {
         of_library(config, options)?;
@@ -159,12 +163,11 @@ fn distributed(config: &RunConfig, options: TorchOptions) -> Covered {
         }
         Shard::Gradients => {
             return not_covered(
-                "sharded gradients (parallel.shard = \"gradients\"): fully_shard with reshard_after_forward=False",
+                "sharded gradients of whole parameters (parallel.shard = \"gradients\"), for which PyTorch has no wrapper: use \
+                 shard = \"parameters\", keep_gathered = true",
             );
         }
-        Shard::Parameters => {
-            return not_covered("sharded parameters (parallel.shard = \"parameters\"): fully_shard");
-        }
+        Shard::Parameters => sharded::check(config, options)?,
     }
     if strategy.update == Update::InBackward {
         return not_covered(
@@ -200,13 +203,18 @@ fn of_library(config: &RunConfig, options: TorchOptions) -> Covered {
     }
 }
 
-/// Whether `DistributedDataParallel` wraps the model.
+/// Whether several ranks train: `DistributedDataParallel` or `fully_shard` wraps the model.
 pub(crate) fn is_distributed(config: &RunConfig) -> bool {
     config.ranks() > 1 && config.trains()
 }
 
+/// Whether `fully_shard` wraps the model.
+pub(crate) fn is_fully_sharded(config: &RunConfig) -> bool {
+    is_distributed(config) && config.strategy.parallel.shard == Shard::Parameters
+}
+
 /// Whether a loss is multiplied by a number before backward: by the share of a micro-batch in the batch of all ranks, times
-/// their number, because `DistributedDataParallel` averages gradients. `config`: of all ranks.
+/// their number, because the ranks average gradients. `config`: of all ranks.
 pub(crate) fn scales_loss(config: &RunConfig) -> bool {
     let ranks = config.ranks();
     if sums_outputs(config) {
@@ -433,13 +441,23 @@ fn dtypes(config: &RunConfig, card: &Card, options: TorchOptions) -> Covered {
     }
 }
 
-/// The dtype of autocast, if the run has it: matmuls in 16 bits beside fp32 parameters.
-pub(crate) fn autocast(config: &RunConfig) -> Option<DType> {
+/// The dtype of matmuls in 16 bits beside fp32 parameters.
+fn half_precision(config: &RunConfig) -> Option<DType> {
     let strategy = &config.strategy;
     match strategy.params {
         StorageDtype::Fp32 => Some(dtype_of(strategy.precision.dtype())).filter(|dtype| dtype.is_half()),
         StorageDtype::Bf16 | StorageDtype::Fp16 => None,
     }
+}
+
+/// The dtype of autocast, if the run has it.
+pub(crate) fn autocast(config: &RunConfig) -> Option<DType> {
+    half_precision(config).filter(|_| !is_fully_sharded(config))
+}
+
+/// The dtype of gathered parameters, if it is not that of their shards (`MixedPrecisionPolicy`).
+pub(crate) fn gathered_dtype(config: &RunConfig) -> Option<DType> {
+    half_precision(config).filter(|_| is_fully_sharded(config))
 }
 
 /// Whether the optimizer has states.

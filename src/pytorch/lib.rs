@@ -13,6 +13,7 @@ mod coverage;
 mod distributed;
 mod export;
 mod forecast;
+mod fully_shard;
 mod functions;
 mod grad_scaler;
 mod list;
@@ -41,7 +42,7 @@ pub use forecast::{Fit, Forecast, Machine, Refusal, TorchRun};
 pub use peak::{LivePeak, LogitCopies};
 pub use program::sequence;
 pub use replay::{Peaks, replay};
-pub use sequence::{Event, LiveGroup, Phase, Purpose, Sequence};
+pub use sequence::{Event, LiveGroup, Phase, Purpose, Sequence, Stream};
 pub use snapshot::{
     Call, Snapshot, SnapshotComparison, SnapshotDifference, SnapshotError, predicted_snapshot,
 };

@@ -40,6 +40,9 @@ pub(crate) trait Network {
     /// The weights of the modules `nn.Embedding`.
     fn embeddings(&self) -> Vec<Tensor>;
 
+    /// The parameters of each block, in the order of the modules.
+    fn blocks(&self) -> Vec<Vec<Tensor>>;
+
     /// The weight matrices of blocks.
     fn block_matrices(&self) -> Vec<Tensor>;
 

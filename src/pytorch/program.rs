@@ -8,6 +8,7 @@ use crate::autograd::backward;
 use crate::card::Card;
 use crate::coverage::{self, NotCovered};
 use crate::distributed::DistributedDataParallel;
+use crate::fully_shard::FullyShard;
 use crate::grad_scaler::GradScaler;
 use crate::list::List;
 use crate::module::{Module, dtype_of};
@@ -128,12 +129,23 @@ impl<'a> Program<'a> {
     fn start(torch: &'a Torch, config: &'a RunConfig, scales_loss: bool) -> Result<Program<'a>, NotCovered> {
         torch.mark(Event::Phase(Phase::Start));
         let modules = Modules::new(torch, config)?;
-        let distributed = match coverage::is_distributed(config) {
+        let is_sharded = coverage::is_fully_sharded(config);
+        let distributed = match coverage::is_distributed(config) && !is_sharded {
             true => Some(DistributedDataParallel::new(torch, &*modules.full, config.ranks())?),
             false => None,
         };
+        if is_sharded {
+            let keeps_gathered = config.strategy.parallel.keep_gathered;
+            let dtype = dtype_of(config.strategy.params.dtype());
+            let wrap = || FullyShard::new(torch, &*modules.full, config.ranks(), dtype, keeps_gathered);
+            torch.fully_shard.get_or_init(wrap);
+        }
+        let parameters = match torch.fully_shard.get() {
+            Some(sharded) => sharded.shards().to_vec(),
+            None => modules.full.parameters(),
+        };
         let trained = match config.trains() {
-            true => TrainedParameter::of(torch, config, &*modules.full),
+            true => TrainedParameter::of(torch, config, &parameters),
             false => Vec::new(),
         };
         let optimizers = optimizers(config, &trained, &*modules.full, torch.options);
@@ -163,6 +175,16 @@ impl<'a> Program<'a> {
             for step in 0..steps {
                 self.step(step);
                 if self.config.is_evaluated_after(step) {
+                    self.evaluate_between();
+                }
+            }
+            return;
+        }
+        if torch.fully_shard.get().is_some() {
+            // Hooks have states: an evaluation changes the step after it.
+            for step in 0..STEPS {
+                self.step(step);
+                if step >= 2 {
                     self.evaluate_between();
                 }
             }
@@ -226,7 +248,7 @@ impl<'a> Program<'a> {
         let mut variables = Variables::default();
         let last_differs = self.modules.tail.is_some()
             || strategy.empty_cache == EmptyCache::Micro
-            || self.distributed.is_some();
+            || coverage::is_distributed(config);
         let of_micro_batch = |micro_batch| {
             torch.mark(Event::Phase(Phase::Forward));
             let is_last = micro_batch + 1 == micro_batches;
@@ -234,6 +256,9 @@ impl<'a> Program<'a> {
             let module = self.modules.of(is_last, padded.map(|padded| padded.length));
             if let Some(distributed) = &self.distributed {
                 distributed.set_sums(is_last);
+            }
+            if let Some(sharded) = torch.fully_shard.get() {
+                sharded.set_reduces(is_last);
             }
             let (loss, logits) = self.loss(module, padded, true, &mut variables);
             match strategy.leak {
@@ -304,7 +329,10 @@ impl<'a> Program<'a> {
         let [Some(tokens), targets, third] = &variables.batch else { unreachable!("assigned") };
         let hides_tokens = padded.is_none_or(|padded| padded.has_padding);
         let inputs = Inputs { tokens, targets: targets.as_ref(), third: third.as_ref(), hides_tokens };
-        let forward = || module.loss(torch, inputs, trains);
+        let forward = || match torch.fully_shard.get() {
+            Some(sharded) => sharded.forward(torch, || module.loss(torch, inputs, trains)),
+            None => module.loss(torch, inputs, trains),
+        };
         // The script evaluates the model without its wrapper.
         let wrapper = self.distributed.as_ref().filter(|_| trains);
         let (loss, logits) = torch.with_autocast(self.autocast, || match wrapper {

@@ -4,7 +4,7 @@
 //! step, then they have the same peaks and are skipped.
 
 use crate::allocator::{Allocator, CardMemory, Layout, OutOfMemory, Usage};
-use crate::sequence::{Event, Phase, Sequence};
+use crate::sequence::{Event, Phase, Sequence, Stream};
 use spec::AllocConf;
 
 /// Peaks of a replayed sequence.
@@ -44,7 +44,7 @@ pub fn replay(
     let mut allocator = Allocator::new(card, conf);
     let mut blocks = Vec::with_capacity(sequence.requests());
     let mut peaks = Peaks::default();
-    let mut phase = Phase::Start;
+    let (mut phase, mut stream) = (Phase::Start, Stream::default());
     let mut of_phase = Usage::default();
     let mut steps = Vec::new();
     let mut at = 0;
@@ -62,13 +62,13 @@ pub fn replay(
         match *event {
             Event::Request(bytes) => {
                 let is_scratch = events.get(next) == Some(&Event::Release(blocks.len() as u32));
-                let (index, usage) = match is_scratch.then(|| allocator.lend(bytes)).flatten() {
+                let (index, usage) = match is_scratch.then(|| allocator.lend(bytes, stream)).flatten() {
                     Some(lent) => {
                         next += 1;
                         lent
                     }
                     None => {
-                        let index = allocator.allocate(bytes).map_err(|error| (at, error))?;
+                        let index = allocator.allocate(bytes, stream).map_err(|error| (at, error))?;
                         (index, allocator.usage)
                     }
                 };
@@ -83,6 +83,7 @@ pub fn replay(
                 }
             }
             Event::Release(request) => allocator.free(blocks[request as usize]),
+            Event::Stream(entered) => stream = entered,
             Event::EmptyCache => allocator.empty_cache(),
             Event::Step => peaks.steps.push(allocator.usage),
             Event::Phase(entered) => {

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 
 /// A phase of a training step, for peaks by phase.
@@ -46,7 +47,7 @@ pub enum Purpose {
     Activation,
     /// Workspaces and scratch of kernels.
     Workspace,
-    /// Buckets and flat copies that ranks exchange.
+    /// Buckets, gathered parameters and flat copies that ranks exchange.
     Communication,
 }
 
@@ -73,15 +74,41 @@ impl Purpose {
             Purpose::Loss => "logits and loss",
             Purpose::Activation => "activations",
             Purpose::Workspace => "workspaces",
-            Purpose::Communication => "gradient buckets",
+            Purpose::Communication => "communication buffers",
+        }
+    }
+}
+
+/// A stream of the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stream {
+    #[default]
+    Compute,
+    /// That which fills the buffers of gathered parameters.
+    AllGather,
+    ReduceScatter,
+}
+
+impl Stream {
+    pub const COUNT: usize = 3;
+}
+
+/// Nothing for the first stream, `@1` for the next.
+impl fmt::Display for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Stream::Compute => Ok(()),
+            Stream::AllGather | Stream::ReduceScatter => write!(f, "@{}", *self as usize),
         }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A request of this many bytes. Requests are numbered from 0.
+    /// A request of this many bytes by the current stream. Requests are numbered from 0.
     Request(u64),
+    /// The current stream of later requests (`torch.cuda.stream`). It is the first one at the beginning.
+    Stream(Stream),
     /// The release of the request with this number.
     Release(u32),
     /// The program enters a phase.
@@ -234,7 +261,7 @@ impl Sequence {
                 Event::Release(request) => {
                     live[self.purposes[request as usize] as usize].1 -= bytes[request as usize];
                 }
-                Event::Phase(_) | Event::Step | Event::EmptyCache => {}
+                Event::Phase(_) | Event::Step | Event::EmptyCache | Event::Stream(_) => {}
             }
         }
         live
@@ -249,7 +276,7 @@ impl Sequence {
                 Event::Request(bytes) => requests.push(Some((bytes, phase))),
                 Event::Release(request) => requests[request as usize] = None,
                 Event::Phase(next) => phase = next,
-                Event::Step | Event::EmptyCache => {}
+                Event::Step | Event::EmptyCache | Event::Stream(_) => {}
             }
         }
         let mut groups: BTreeMap<(Purpose, u64, Phase), usize> = BTreeMap::new();

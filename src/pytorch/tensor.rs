@@ -1,6 +1,6 @@
 //! Tensors without numbers: shapes, types and counted references to storages.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::{Rc, Weak};
 
@@ -39,7 +39,7 @@ impl DType {
 #[derive(Debug)]
 pub(crate) struct Storage {
     /// `None` for storages of no bytes, and those that a stopped recomputation does not reach.
-    request: Option<u32>,
+    request: Cell<Option<u32>>,
     sequence: Rc<RefCell<Sequence>>,
 }
 
@@ -51,15 +51,19 @@ impl Storage {
         has_request: bool,
     ) -> Storage {
         let request = has_request.then(|| sequence.borrow_mut().request(bytes, purpose));
-        Storage { request, sequence: Rc::clone(sequence) }
+        Storage { request: Cell::new(request), sequence: Rc::clone(sequence) }
+    }
+
+    fn release(&self) {
+        if let Some(request) = self.request.take() {
+            self.sequence.borrow_mut().release(request);
+        }
     }
 }
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        if let Some(request) = self.request {
-            self.sequence.borrow_mut().release(request);
-        }
+        self.release();
     }
 }
 
@@ -80,6 +84,8 @@ struct TensorData {
     /// The node that computed it, and the number of its output. `None` for leaves.
     node: Option<(Rc<Node>, usize)>,
     grad: RefCell<Option<Tensor>>,
+    /// The dtype that a leaf's gradients are cast to (`Tensor.grad_dtype`), if it is another one.
+    grad_dtype: Cell<Option<DType>>,
     /// The node that accumulates a leaf's gradient, as long as a graph refers to it.
     accumulate: RefCell<Weak<Node>>,
     hook: RefCell<Option<Hook>>,
@@ -111,6 +117,7 @@ impl Tensor {
             requires_grad: false,
             node: None,
             grad: RefCell::new(None),
+            grad_dtype: Cell::new(None),
             accumulate: RefCell::new(Weak::new()),
             hook: RefCell::new(None),
         })
@@ -141,6 +148,11 @@ impl Tensor {
         Tensor::of(TensorData { shape, is_view: true, ..self.detached_data() })
     }
 
+    /// The same storage with elements of another dtype.
+    pub(crate) fn with_dtype(&self, dtype: DType) -> Tensor {
+        Tensor::of(TensorData { dtype, ..self.detached_data() })
+    }
+
     /// One number as every element of a shape.
     pub(crate) fn repeated(&self, shape: Shape) -> Tensor {
         Tensor::of(TensorData { shape, is_view: true, repeats: true, ..self.detached_data() })
@@ -165,6 +177,7 @@ impl Tensor {
             requires_grad: false,
             node: None,
             grad: RefCell::new(None),
+            grad_dtype: Cell::new(None),
             accumulate: RefCell::new(Weak::new()),
             hook: RefCell::new(None),
         }
@@ -216,6 +229,14 @@ impl Tensor {
         self.0.grad.borrow().clone()
     }
 
+    pub(crate) fn grad_dtype(&self) -> DType {
+        self.0.grad_dtype.get().unwrap_or(self.0.dtype)
+    }
+
+    pub(crate) fn set_grad_dtype(&self, dtype: Option<DType>) {
+        self.0.grad_dtype.set(dtype);
+    }
+
     pub(crate) fn has_grad(&self) -> bool {
         self.0.grad.borrow().is_some()
     }
@@ -223,9 +244,22 @@ impl Tensor {
     /// States what the tensor's memory is for.
     pub(crate) fn set_purpose(&self, purpose: Purpose) {
         let Storage { request, sequence } = &*self.0.storage;
-        if let Some(request) = request {
-            sequence.borrow_mut().set_purpose(*request, purpose);
+        if let Some(request) = request.get() {
+            sequence.borrow_mut().set_purpose(request, purpose);
         }
+    }
+
+    /// `tensor.untyped_storage().resize_(0)`: releases the memory of all tensors on the storage.
+    pub(crate) fn free_storage(&self) {
+        self.0.storage.release();
+    }
+
+    /// `tensor.untyped_storage().resize_(bytes)` of a storage without memory.
+    pub(crate) fn allocate_storage(&self, torch: &Torch, bytes: u64) {
+        let Storage { request, sequence } = &*self.0.storage;
+        let next = (bytes > 0).then(|| sequence.borrow_mut().request(bytes, torch.purpose()));
+        let before = request.replace(next);
+        debug_assert!(before.is_none(), "the storage has memory");
     }
 
     pub(crate) fn set_grad(&self, grad: Option<Tensor>) {

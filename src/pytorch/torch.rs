@@ -1,7 +1,7 @@
 //! The simulated state of a PyTorch process: grad mode, autocast, checkpointing, and the recorded sequence of memory
 //! requests and releases. Tensors have shapes and storages, but no elements.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -9,8 +9,9 @@ use crate::autograd::{Gradient, Node};
 use crate::card::Card;
 use crate::checkpoint::Frame;
 use crate::coverage::NotCovered;
+use crate::fully_shard::FullyShard;
 use crate::rules::Rules;
-use crate::sequence::{Event, Part, Purpose, Sequence};
+use crate::sequence::{Event, Part, Purpose, Sequence, Stream};
 use crate::tensor::{DType, Storage, Tensor};
 use crate::workspace::Threads;
 use ops::Shape;
@@ -47,6 +48,8 @@ pub(crate) struct Torch {
     purpose: Cell<Purpose>,
     /// bitsandbytes' code of 8-bit numbers, f32[256], made at the first use.
     eight_bit_code: RefCell<Option<Tensor>>,
+    /// The hooks of modules that `fully_shard` wrapped, if it wrapped some.
+    pub(crate) fully_shard: OnceCell<FullyShard>,
     /// Why the program is not covered, if it turned out while it ran.
     refused: RefCell<Option<NotCovered>>,
 }
@@ -70,6 +73,7 @@ impl Torch {
             passes: Cell::new(0),
             purpose: Cell::new(Purpose::Parameter),
             eight_bit_code: RefCell::default(),
+            fully_shard: OnceCell::new(),
             refused: RefCell::default(),
         }
     }
@@ -146,6 +150,14 @@ impl Torch {
         let before = self.purpose.replace(purpose);
         let value = run();
         self.purpose.set(before);
+        value
+    }
+
+    /// Calls a function. Its requests are those of this stream (`with torch.cuda.stream(stream)`).
+    pub(crate) fn with_stream<T>(&self, stream: Stream, run: impl FnOnce() -> T) -> T {
+        self.mark(Event::Stream(stream));
+        let value = run();
+        self.mark(Event::Stream(Stream::default()));
         value
     }
 

@@ -3,7 +3,6 @@
 use std::rc::Rc;
 
 use crate::coverage;
-use crate::network::Network;
 use crate::sequence::Purpose;
 use crate::tensor::{DType, Hook, Tensor};
 use crate::torch::Torch;
@@ -15,8 +14,8 @@ pub(crate) struct TrainedParameter {
 }
 
 impl TrainedParameter {
-    /// The trained parameters of a model. Makes their master weights.
-    pub(crate) fn of(torch: &Torch, config: &RunConfig, network: &dyn Network) -> Vec<TrainedParameter> {
+    /// The trained parameters among those of a model. Makes their master weights.
+    pub(crate) fn of(torch: &Torch, config: &RunConfig, parameters: &[Tensor]) -> Vec<TrainedParameter> {
         let has_masters = coverage::has_master_weights(config);
         let copy = |parameter: &Tensor| torch.tensor(parameter.shape(), DType::F32);
         let trained = |parameter: &Tensor| TrainedParameter {
@@ -24,7 +23,7 @@ impl TrainedParameter {
             master: has_masters.then(|| torch.with_purpose(Purpose::MasterWeight, || copy(parameter))),
         };
         let trains = |parameter: &&Tensor| parameter.requires_grad();
-        network.parameters().iter().filter(trains).map(trained).collect()
+        parameters.iter().filter(trains).map(trained).collect()
     }
 
     pub(crate) fn parameter(&self) -> &Tensor {

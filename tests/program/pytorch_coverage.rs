@@ -194,10 +194,45 @@ fn runs_of_several_ranks_without_a_script_are_not_predicted() {
         reason(&["plan.torch_version=\"2.11\""]),
         reason(&["strategies.plain.parallel.shard=optimizer"]),
         reason(&["strategies.plain.parallel.shard=gradients"]),
-        reason(&["strategies.plain.parallel.shard=parameters"]),
         reason(&["strategies.plain.update=in_backward"]),
         reason(&["strategies.plain={params=\"bf16\",residual=\"bf16\",gradient_dtype=\"fp32\"}"]),
         reason(&["plan.torch_checkpoint=reentrant", "strategies.plain.loss_chunks=2"]),
     ];
     insta::assert_snapshot!("rank_reasons", reasons.concat());
+}
+
+/// For each key that a script with `fully_shard` would not carry out, the reason.
+#[test]
+fn runs_with_sharded_parameters_without_a_script_are_not_predicted() {
+    let dir = TestFolder::new();
+    dir.write("a.toml", LLAMA);
+    let reason = |set: &[&str]| {
+        let set = ["strategies.plain.parallel={data=2,shard=\"parameters\"}"].iter().chain(set);
+        let more: Vec<&str> =
+            ["--as", "pytorch"].into_iter().chain(set.flat_map(|set| ["--set", set])).collect();
+        let rows = rows(&dir, "a.toml", &more);
+        let row = rows.iter().find(|row| row["strategy"] == "plain").unwrap();
+        assert!(row["torch_peak_bytes"].is_null(), "{more:?}");
+        format!("{}\n  {}\n", more[5..].join(" "), row["torch_fits"].as_str().unwrap())
+    };
+    let reasons = [
+        reason(&["strategies.plain.parallel.ahead=2"]),
+        reason(&["strategies.plain.precision=fp16"]),
+        reason(&["train.optimizer={sgd={lr=0.1}}"]),
+        reason(&["train.optimizer={lion={lr=1e-4}}"]),
+        reason(&["strategies.plain.recompute={segments=2}"]),
+        reason(&["plan.torch_checkpoint=reentrant", "strategies.plain.recompute=block"]),
+        reason(&["strategies.plain.offload.activations=true"]),
+        reason(&["strategies.plain.leak=graph"]),
+        reason(&["measure.what=inference"]),
+        reason(&[
+            "plan.torch_program=transformers",
+            "strategies.plain={lora={rank=4,alpha=8,targets=[\"q_proj\"],base=\"bf16\",tables=\"bf16\"},precision=\"bf16\"}",
+        ]),
+        reason(&[
+            "plan.torch_program=transformers",
+            "strategies.plain.lora={rank=4,alpha=8,targets=[\"q_proj\"],trained=[\"embedding\"]}",
+        ]),
+    ];
+    insta::assert_snapshot!("sharded_reasons", reasons.concat());
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use data::{Contents, DataError, Part, Sample, SampleLengths};
 use device::KnownCard;
 use plan::Point;
-use pytorch::{Card, Event, NotCovered, ScriptPrediction, Sequence};
+use pytorch::{Card, Event, NotCovered, ScriptPrediction, Sequence, Stream};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use spec::{
@@ -142,18 +142,19 @@ impl Vector {
     }
 }
 
-/// Requests and releases, a line each. Successive releases are in order of their numbers, because the state of the
+/// Requests and releases, a line each; requests of other streams than the first have their number. Successive releases are in order of their numbers, because the state of the
 /// allocator does not depend on theirs.
 fn normalized(sequence: &Sequence) -> String {
     let mut text = String::new();
-    let mut releases = Vec::new();
+    let (mut releases, mut stream) = (Vec::new(), Stream::default());
     for event in &sequence.events {
         match *event {
             Event::Release(request) => releases.push(request),
             Event::Request(bytes) => {
                 write_releases(&mut text, &mut releases);
-                writeln!(text, "+{bytes}").unwrap();
+                writeln!(text, "+{bytes}{stream}").unwrap();
             }
+            Event::Stream(entered) => stream = entered,
             Event::Phase(_) | Event::Step | Event::EmptyCache => {}
         }
     }
@@ -197,7 +198,8 @@ struct Run {
 /// The runs of the vectors' experiments, by experiment and strategy.
 fn runs() -> BTreeMap<(String, String), Run> {
     let plain = ["gpt", "llama", "large", "drawn", "padded", "offload", "offload-drawn", "layers"];
-    let of_ranks = ["ranks", "ranks-layers", "ranks-transformers"];
+    let of_ranks =
+        ["ranks", "ranks-layers", "ranks-sharded", "ranks-transformers", "ranks-transformers-sharded"];
     let of_library = [
         "transformers",
         "transformers-gpt",

@@ -1,9 +1,9 @@
-//! `expandable_segments:True`: one segment a pool, whose addresses get memory page by page.
+//! `expandable_segments:True`: one segment a pool of each stream, whose addresses get memory page by page.
 //!
 //! The addresses of a segment are 9/8 of the card's memory. If no hole between live blocks has room for a request, another
 //! segment begins; in which order PyTorch then searches the two was not observed: here, the older one first.
 
-use super::{Allocator, Block, LARGE_SEGMENT, Place, SMALL_SEGMENT, Size, State};
+use super::{Allocator, Block, LARGE_SEGMENT, Place, Pool, SMALL_SEGMENT, Size, State};
 
 /// The addresses of a segment on a card without a limit.
 pub(crate) const ADDRESSES: u64 = LARGE_SEGMENT << 26;
@@ -20,16 +20,18 @@ impl Size {
 
 impl Allocator {
     /// Begins a segment: addresses without memory.
-    fn begin(&mut self, size: Size) -> u32 {
-        let bytes =
-            self.card.map_or(ADDRESSES, |card| card.total + card.total / 8).next_multiple_of(size.page());
+    fn begin(&mut self, pool: Pool) -> u32 {
+        let bytes = self
+            .card
+            .map_or(ADDRESSES, |card| card.total + card.total / 8)
+            .next_multiple_of(pool.size.page());
         self.segments += 1;
         let segment = self.segments;
         let index = self.add(Block {
             bytes,
             offset: 0,
             segment,
-            size,
+            pool,
             state: State::Used,
             before: None,
             after: None,
@@ -49,8 +51,8 @@ impl Allocator {
     ///
     /// # Errors
     /// Bytes beyond the limit. What was mapped before stays in the cache.
-    pub(super) fn expand(&mut self, bytes: u64, size: Size) -> Result<u32, u64> {
-        let mut index = self.room(bytes, size).unwrap_or_else(|| self.begin(size));
+    pub(super) fn expand(&mut self, bytes: u64, pool: Pool) -> Result<u32, u64> {
+        let mut index = self.room(bytes, pool).unwrap_or_else(|| self.begin(pool));
         if self.blocks[index as usize].state == State::Unmapped {
             self.map(index, bytes)?;
         }
@@ -64,9 +66,9 @@ impl Allocator {
 
     /// The block at the lowest address with room for a request in successive free and unmapped blocks. It is unmapped,
     /// or a free block before an unmapped one.
-    fn room(&self, bytes: u64, size: Size) -> Option<u32> {
+    fn room(&self, bytes: u64, pool: Pool) -> Option<u32> {
         let is_free = |index: &u32| self.blocks[*index as usize].state == State::Free;
-        let starts = self.unmapped[size as usize].values().map(|&index| {
+        let starts = self.unmapped[pool.index()].values().map(|&index| {
             let before = self.blocks[index as usize].before;
             before.filter(is_free).unwrap_or(index)
         });
@@ -90,10 +92,10 @@ impl Allocator {
 
     /// Maps memory behind the first addresses of an unmapped block: whole pages, at most `bytes` rounded up.
     fn map(&mut self, index: u32, bytes: u64) -> Result<(), u64> {
-        let Block { bytes: whole, offset, segment, size, .. } = self.blocks[index as usize];
-        let mapped = bytes.min(whole).next_multiple_of(size.page());
+        let Block { bytes: whole, offset, segment, pool, .. } = self.blocks[index as usize];
+        let mapped = bytes.min(whole).next_multiple_of(pool.size.page());
         self.reserve(mapped)?;
-        self.record_driver_call(Place { segment, offset, bytes: mapped }, true);
+        self.record_driver_call(Place { segment, offset, bytes: mapped }, pool, true);
         self.set_state(index, State::Used);
         if mapped < whole {
             let rest = self.split(index, mapped);
@@ -105,8 +107,8 @@ impl Allocator {
 
     /// Returns the memory of whole pages in a free block.
     pub(super) fn unmap(&mut self, index: u32) {
-        let Block { bytes, offset, segment, size, .. } = self.blocks[index as usize];
-        let page = size.page();
+        let Block { bytes, offset, segment, pool, .. } = self.blocks[index as usize];
+        let page = pool.size.page();
         let (begin, end) = (offset.next_multiple_of(page), (offset + bytes) / page * page);
         if begin >= end {
             return;
@@ -121,7 +123,7 @@ impl Allocator {
             let rest = self.split(pages, end - begin);
             self.set_state(rest, State::Free);
         }
-        self.record_driver_call(Place { segment, offset: begin, bytes: end - begin }, false);
+        self.record_driver_call(Place { segment, offset: begin, bytes: end - begin }, pool, false);
         self.usage.reserved -= end - begin;
         self.merge(pages, State::Unmapped);
     }

@@ -1,6 +1,7 @@
 //! The allocator's memory as a snapshot lists it: segments, their blocks, and the calls of the driver.
 
-use super::{Allocator, Size, State};
+use super::{Allocator, Pool, Size, State};
+use crate::sequence::Stream;
 
 /// Where a block lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +15,7 @@ pub(crate) struct Place {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DriverCall {
     pub(crate) place: Place,
+    pub(crate) stream: Stream,
     pub(crate) obtains: bool,
 }
 
@@ -25,12 +27,13 @@ pub(crate) struct CurrentBlock {
     pub(crate) is_used: bool,
     /// Of the small pool.
     pub(crate) is_small: bool,
+    pub(crate) stream: Stream,
 }
 
 impl Allocator {
-    pub(super) fn record_driver_call(&mut self, place: Place, obtains: bool) {
+    pub(super) fn record_driver_call(&mut self, place: Place, pool: Pool, obtains: bool) {
         if let Some(calls) = &mut self.driver_calls {
-            calls.push(DriverCall { place, obtains });
+            calls.push(DriverCall { place, stream: pool.stream, obtains });
         }
     }
 
@@ -40,12 +43,13 @@ impl Allocator {
         self.unused.iter().for_each(|&index| exists[index as usize] = false);
         let block = |index: u32| {
             let block = &self.blocks[index as usize];
-            let (is_used, is_small) = (block.state == State::Used, block.size == Size::Small);
+            let (is_used, is_small) = (block.state == State::Used, block.pool.size == Size::Small);
             (exists[index as usize] && block.state != State::Unmapped).then(|| CurrentBlock {
                 index,
                 place: self.place(index),
                 is_used,
                 is_small,
+                stream: block.pool.stream,
             })
         };
         let mut blocks: Vec<CurrentBlock> = (0..self.blocks.len() as u32).filter_map(block).collect();

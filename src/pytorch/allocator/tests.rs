@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::*;
 use crate::replay::replay;
-use crate::sequence::{Event, Phase, Purpose, Sequence};
+use crate::sequence::{Event, Phase, Purpose, Sequence, Stream};
 
 fn card(available: u64) -> CardMemory {
     CardMemory { available, total: available }
@@ -29,7 +29,12 @@ impl Trace {
     /// Requests memory, and expects these allocated and reserved bytes afterwards.
     #[track_caller]
     fn allocate(&mut self, name: char, bytes: u64, usage: (u64, u64)) {
-        let block = self.allocator.allocate(bytes).unwrap();
+        self.allocate_on(Stream::default(), name, bytes, usage);
+    }
+
+    #[track_caller]
+    fn allocate_on(&mut self, stream: Stream, name: char, bytes: u64, usage: (u64, u64)) {
+        let block = self.allocator.allocate(bytes, stream).unwrap();
         assert!(self.blocks.insert(name, block).is_none(), "{name} is in use");
         self.expect(usage);
     }
@@ -50,6 +55,26 @@ impl Trace {
         let block = &self.allocator.blocks[self.blocks[&name] as usize];
         (block.segment, block.offset)
     }
+}
+
+/// Blocks of another stream serve no request, even if the card has no other memory left: then they are returned first.
+#[test]
+fn streams_share_no_free_blocks() {
+    let mut trace = Trace::new(Some(24 * MIB));
+    trace.allocate('a', 512, (512, 2 * MIB));
+    trace.allocate_on(Stream::AllGather, 'b', 512, (1024, 4 * MIB));
+    trace.allocate('c', 12 * MIB, (12 * MIB + 1024, 16 * MIB));
+    trace.free('c', (1024, 16 * MIB));
+    trace.free('b', (512, 16 * MIB));
+    trace.allocate('d', 512, (1024, 16 * MIB));
+    assert_eq!((trace.place('a'), trace.place('d')), ((1, 0), (1, 512)));
+    trace.allocate_on(Stream::AllGather, 'e', 1024, (2048, 16 * MIB));
+    assert_eq!(trace.place('e'), (2, 0));
+    trace.allocate_on(Stream::ReduceScatter, 'f', 12 * MIB, (2048 + 12 * MIB, 16 * MIB));
+    assert_eq!(trace.allocator.retries, 1);
+    trace.free('f', (2048, 16 * MIB));
+    trace.allocate_on(Stream::ReduceScatter, 'g', 10 * MIB, (2048 + 10 * MIB, 16 * MIB));
+    assert_eq!(trace.allocator.retries, 1);
 }
 
 #[test]
@@ -212,7 +237,7 @@ fn full_card_gets_cached_segments_back_and_retries() {
     trace.free('b', (30 * MIB, 40 * MIB));
     trace.allocate('d', 10 * MIB, (40 * MIB, 40 * MIB));
     assert_eq!(trace.allocator.retries, 1, "a cached block needs no segment");
-    let error = trace.allocator.allocate(3 * MIB).unwrap_err();
+    let error = trace.allocator.allocate(3 * MIB, Stream::default()).unwrap_err();
     assert_eq!(error, OutOfMemory { request: 3 * MIB, short: 20 * MIB });
 }
 
@@ -313,7 +338,7 @@ fn recorded_settings_give_equal_peaks() {
         let mut refused_at = String::new();
         for (at, event) in sequence.events.iter().enumerate() {
             match *event {
-                Event::Request(bytes) => match allocator.allocate(bytes) {
+                Event::Request(bytes) => match allocator.allocate(bytes, Stream::default()) {
                     Ok(block) => blocks.push(block),
                     Err(_) => {
                         refused_at = at.to_string();

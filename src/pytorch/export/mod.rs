@@ -100,7 +100,8 @@ impl Script<'_> {
                 TRAINER_MAIN.replace("EVALUATES", &self.trainer_evaluates())
             }
         };
-        self.text + FUNCTIONS + &main
+        let functions = self.with_streams(FUNCTIONS);
+        self.text + &functions + &main
     }
 
     /// A training loop of the script's own.
@@ -133,7 +134,8 @@ impl Script<'_> {
             Some(model) => sequential::sizes(model, [batch, micro_batch]),
             None => self.sizes([batch, micro_batch]),
         };
-        let (null_context, ranks) = (self.import_null_context(), self.ranks());
+        let (null_context, fully_shard) = (self.import_null_context(), self.import_fully_shard());
+        let ranks = self.ranks();
         let title = prediction.title.replace('"', "'");
         let set = |(variable, value): &(&str, String)| format!("os.environ[{variable:?}] = {value:?}\n");
         let words = match self.options.program {
@@ -152,6 +154,7 @@ impl Script<'_> {
             "\"\"\"{title}, {words}.\"\"\"\n\
              import argparse\nimport gc\nimport json\nimport os\n{null_context}\n{settings}\
              import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\
+             {fully_shard}\
              from torch.utils.checkpoint import checkpoint, checkpoint_sequential\n{library}\n\
              {ranks}\
              STEPS = {steps}\n\

@@ -197,7 +197,7 @@ impl Script<'_> {
         };
         self.lines(&["", "    def train_step(self, step):", "        total = 0.0"]);
         let batches = self.micro_batches("step", "LENGTHS[step % STEPS]");
-        match self.has_no_sync() {
+        match self.syncs_last() {
             true => self.lines(&[
                 &format!("        batches = list({batches})"),
                 "        for number, batch in enumerate(batches):",
@@ -210,6 +210,10 @@ impl Script<'_> {
             self.line(&format!("            {part} = batch[2].to(self.device)"));
         }
         let pass = self.text.len();
+        if self.syncs_last() && !self.has_no_sync() {
+            // Gradients of all micro-batches are reduced with those of the last one.
+            self.line("            self.model.set_requires_gradient_sync(number + 1 == len(batches))");
+        }
         self.lines(&[&format!(
             "            {result} = self.loss(tokens{}{}){part}",
             self.targets(),

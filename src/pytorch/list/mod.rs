@@ -163,6 +163,11 @@ impl Network for List {
         if self.ids { self.modules.parameters()[..1].to_vec() } else { Vec::new() }
     }
 
+    /// `fully_shard` is not covered.
+    fn blocks(&self) -> Vec<Vec<Tensor>> {
+        Vec::new()
+    }
+
     /// Muon is not covered.
     fn block_matrices(&self) -> Vec<Tensor> {
         Vec::new()

@@ -12,7 +12,8 @@ pub(super) struct Call {
     pub(super) input: usize,
     pub(super) output: usize,
     pub(super) checkpointed: bool,
-    pub(super) block: bool,
+    /// The number of the block, if it is one.
+    pub(super) block: Option<usize>,
     /// A segment of `checkpoint_sequential`, which is a call in training only.
     pub(super) segment: bool,
     /// The calls in it, if it is not a plain sequence of operations.
@@ -39,7 +40,7 @@ fn checkpointed_blocks(recompute: Recompute, graph: &Graph, blocks: &[Range<usiz
             _ => false,
         };
         let parts = parts_of_block(recompute, graph, nodes.clone());
-        Call { block: true, ..Call::new(graph, nodes.clone(), checkpointed, parts) }
+        Call { block: Some(index), ..Call::new(graph, nodes.clone(), checkpointed, parts) }
     };
     let mut calls: Vec<Call> = blocks.iter().enumerate().map(block).collect();
     if let Recompute::Segments(segments) = recompute {
@@ -85,6 +86,6 @@ impl Call {
     fn new(graph: &Graph, nodes: Range<usize>, checkpointed: bool, calls: Vec<Call>) -> Call {
         let input = graph.nodes[nodes.start].inputs[0];
         let output = graph.nodes[nodes.end - 1].outputs[0];
-        Call { nodes, input, output, checkpointed, block: false, segment: false, calls }
+        Call { nodes, input, output, checkpointed, block: None, segment: false, calls }
     }
 }

@@ -56,11 +56,18 @@ struct Values {
     logits: Option<Tensor>,
     /// The mask of the batch bool[B, 1, T, T], if samples have several documents.
     mask: Option<Tensor>,
+    /// The cosines and sines [T, D] that a block is called with, if they are copies of the tables in another dtype.
+    rotations: Vec<[Tensor; 2]>,
 }
 
 impl Values {
     fn new(graph: &Graph) -> Values {
-        Values { by_index: graph.values.iter().map(|_| None).collect(), logits: None, mask: None }
+        Values {
+            by_index: graph.values.iter().map(|_| None).collect(),
+            logits: None,
+            mask: None,
+            rotations: Vec::new(),
+        }
     }
 
     fn one(&self, value: usize) -> Tensor {
@@ -89,7 +96,7 @@ pub(crate) struct Module {
     rotations: Vec<(Frequencies, [Tensor; 2])>,
     /// Masks bool[T, T] of attention: of the full context, and of the window.
     masks: [Option<Tensor>; 2],
-    /// Of parameters.
+    /// Of parameters in forward.
     dtype: DType,
     /// Whether attention is written out, here or in PyTorch.
     is_written_out: bool,
@@ -118,7 +125,8 @@ impl Module {
     /// The graph has an operation that is not covered.
     pub(crate) fn new(torch: &Torch, config: &RunConfig, graph: Graph) -> Result<Rc<Module>, NotCovered> {
         coverage::check_operations(config, &graph)?;
-        let dtype = dtype_of(config.strategy.params.dtype());
+        let stored = dtype_of(config.strategy.params.dtype());
+        let dtype = coverage::gathered_dtype(config).unwrap_or(stored);
         let separate = separate_parts(&graph);
         let order = parameter_order(&graph, &separate);
         let offloads_parameters = config.strategy.offload.parameters;
@@ -127,11 +135,12 @@ impl Module {
             let GraphValue { ty, kind, .. } = graph.values[value];
             let shape = part_shape(ty.shape, &separate[value], part);
             let tensor =
-                if offloads_parameters { torch.on_host(shape, dtype) } else { torch.tensor(shape, dtype) };
+                if offloads_parameters { torch.on_host(shape, stored) } else { torch.tensor(shape, stored) };
+            let tensor = tensor.with_dtype(dtype);
             let is_trained = matches!(kind, ValueKind::Parameter { trainable: true, .. });
             parameters[value].push(if is_trained { tensor.leaf() } else { tensor });
         }
-        let tables = |dims: [usize; 2]| [(); 2].map(|()| torch.empty(&dims, dtype));
+        let tables = |dims: [usize; 2]| [(); 2].map(|()| torch.empty(&dims, stored));
         let rotations = rotations(&graph).into_iter();
         let rotations = rotations.map(|(frequencies, dims)| (frequencies.clone(), tables(dims))).collect();
         let masks = [false, true]
@@ -192,7 +201,7 @@ impl Module {
                 let y = torch.with_save_on_cpu(self.offloads.blocks, || checkpoint(torch, called, x));
                 values.by_index[call.output] = Some(Value::One(y));
             } else {
-                let nodes = call.nodes.clone().filter(|_| call.block);
+                let nodes = call.nodes.clone().filter(|_| call.block.is_some());
                 let _moved =
                     self.moved(torch, nodes.flat_map(|index| self.graph.nodes[index].inputs.clone()));
                 self.run(torch, call, values, trains);
@@ -228,7 +237,32 @@ impl Module {
         })
     }
 
+    /// Runs a call, with the hooks of a wrapped block.
     fn run(self: &Rc<Module>, torch: &Torch, call: &Call, values: &mut Values, trains: bool) {
+        let (Some(block), Some(sharded)) = (call.block, torch.fully_shard.get()) else {
+            return self.run_operations(torch, call, values, trains);
+        };
+        values.rotations = self.cast_rotations(torch);
+        let x = values.one(call.input);
+        let y = sharded.forward_of_block(torch, block, &x, |x| {
+            values.by_index[call.input] = Some(Value::One(x));
+            self.run_operations(torch, call, values, trains);
+            values.one(call.output)
+        });
+        values.by_index[call.output] = Some(Value::One(y));
+        values.rotations.clear();
+    }
+
+    /// The tables of a block's rotations in the dtype of gathered parameters (`cast_forward_inputs`).
+    fn cast_rotations(&self, torch: &Torch) -> Vec<[Tensor; 2]> {
+        let tokens = self.batch_shape().dims()[1];
+        let cast = |table: &Tensor| torch.tensor(table.shape().with_first(tokens), self.dtype);
+        let tables = self.rotations.iter().map(|(_, tables)| tables);
+        let differ = tables.filter(|[table, _]| table.dtype() != self.dtype);
+        differ.map(|tables| tables.each_ref().map(cast)).collect()
+    }
+
+    fn run_operations(self: &Rc<Module>, torch: &Torch, call: &Call, values: &mut Values, trains: bool) {
         if !call.calls.is_empty() {
             return self.run_calls(torch, &call.calls, values, trains);
         }
@@ -330,6 +364,17 @@ impl Network for Module {
     fn embeddings(&self) -> Vec<Tensor> {
         let nodes = self.graph.nodes.iter().filter(|node| matches!(node.op, Op::Embedding(_)));
         nodes.flat_map(|node| &node.inputs).flat_map(|&input| self.parameters[input].clone()).collect()
+    }
+
+    fn blocks(&self) -> Vec<Vec<Tensor>> {
+        let parameters = |call: &Call| {
+            let nodes = &self.graph.nodes[call.nodes.clone()];
+            let is_input = |value| nodes.iter().any(|node| node.inputs.contains(value));
+            let own = self.order.iter().filter(|(value, _)| is_input(value));
+            own.map(|&(value, part)| self.parameters[value][part].clone()).collect()
+        };
+        let blocks = self.calls.iter().filter(|call| call.block.is_some());
+        blocks.map(parameters).collect()
     }
 
     fn block_matrices(&self) -> Vec<Tensor> {

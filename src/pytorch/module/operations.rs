@@ -98,11 +98,13 @@ impl Module {
                 let [q, k, v] = parts(values.parts(node.inputs[0]));
                 let tokens = self.batch_shape().dims()[1];
                 let is_own = |(frequencies, _): &&(Frequencies, _)| *frequencies == rotary.frequencies;
-                let (_, tables) = self.rotations.iter().find(is_own).expect("tables of each rotation");
-                let [cos, sin] = tables.each_ref().map(
-                    // `self.cos[: tokens.shape[1]]`
-                    |table| table.view(table.shape().with_first(tokens)),
-                );
+                let index = self.rotations.iter().position(|rotation| is_own(&rotation));
+                let index = index.expect("tables of each rotation");
+                let [cos, sin] =
+                    values.rotations.get(index).unwrap_or(&self.rotations[index].1).each_ref().map(
+                        // `self.cos[: tokens.shape[1]]`
+                        |table| table.view(table.shape().with_first(tokens)),
+                    );
                 let q_rotated = functions::rotate(torch, &q, &cos, &sin);
                 let k_rotated = functions::rotate(torch, &k, &cos, &sin);
                 return Value::Parts(vec![q_rotated, k_rotated, v]);

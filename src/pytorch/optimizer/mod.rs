@@ -207,7 +207,13 @@ pub(crate) fn clip<'a>(torch: &Torch, parameters: impl Iterator<Item = &'a Tenso
         gradients.iter().map(|gradient| torch.scalar(gradient.dtype())).collect()
     };
     let total = {
-        let _stacked = torch.tensor(Shape::new(&[norms.len()]), dtype);
+        let stacked = torch.tensor(Shape::new(&[norms.len()]), dtype);
+        // Norms of shards: the ranks sum a copy of their squares.
+        let _of_ranks = torch.fully_shard.get().map(|_| {
+            let _squares = torch.like(&stacked);
+            let _sums = torch.like(&stacked);
+            torch.like(&stacked)
+        });
         torch.scalar(dtype)
     };
     drop(norms);

@@ -24,7 +24,7 @@ pub(crate) struct Rules {
     pub(crate) newest_capability: (u32, u32),
     /// Whether models of the transformers library are predicted.
     pub(crate) libraries: bool,
-    /// Whether `DistributedDataParallel` is predicted.
+    /// Whether `DistributedDataParallel` and `fully_shard` are predicted.
     pub(crate) distributed: bool,
     /// Whether expandable segments are predicted.
     pub(crate) expandable_segments: bool,

@@ -166,7 +166,7 @@ impl PredictedCalls {
         let calls = sequence.events.iter().enumerate().filter_map(|(index, event)| match *event {
             Event::Request(bytes) => Some((Call::Request(bytes), index)),
             Event::Release(request) => Some((Call::Release(request as usize), index)),
-            Event::Phase(_) | Event::Step | Event::EmptyCache => None,
+            Event::Phase(_) | Event::Step | Event::EmptyCache | Event::Stream(_) => None,
         });
         let (calls, events) = calls.unzip();
         PredictedCalls { calls, events }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use super::pickle_writer::{PickleWriter, Reference};
 use crate::allocator::{ADDRESSES, Allocator, CurrentBlock, DriverCall, Place};
-use crate::sequence::{Event, Phase, Purpose, Sequence};
+use crate::sequence::{Event, Phase, Purpose, Sequence, Stream};
 use spec::AllocConf;
 
 /// The address of the first segment.
@@ -37,6 +37,7 @@ struct Entry {
     action: Action,
     address: u64,
     bytes: u64,
+    stream: Stream,
     stack: Stack,
 }
 
@@ -44,6 +45,7 @@ struct Entry {
 #[derive(Clone, Copy, Debug)]
 struct Live {
     bytes: u64,
+    stream: Stream,
     stack: Stack,
 }
 
@@ -86,27 +88,33 @@ impl Recorder {
     fn replay(&mut self, sequence: &Sequence) {
         let mut blocks = Vec::with_capacity(sequence.requests());
         let mut stack = Stack { purpose: None, phase: Phase::Start, step: 0 };
+        let mut stream = Stream::default();
         for event in &sequence.events {
             match *event {
                 Event::Request(bytes) => {
-                    let Ok(index) = self.allocator.allocate(bytes) else { unreachable!("there is no limit") };
+                    let Ok(index) = self.allocator.allocate(bytes, stream) else {
+                        unreachable!("there is no limit")
+                    };
                     self.driver_calls(stack);
                     let of = Stack { purpose: Some(sequence.purpose(blocks.len())), ..stack };
                     blocks.push(index);
-                    self.live.insert(index, Live { bytes, stack: of });
-                    self.record(Action::Request, self.address(self.allocator.place(index)), bytes, of);
+                    self.live.insert(index, Live { bytes, stream, stack: of });
+                    let address = self.address(self.allocator.place(index));
+                    self.entries.push(Entry { action: Action::Request, address, bytes, stream, stack: of });
                 }
                 Event::Release(request) => {
                     let index = blocks[request as usize];
                     let address = self.address(self.allocator.place(index));
-                    let bytes = self.live.remove(&index).expect("a request is released once").bytes;
+                    let live = self.live.remove(&index).expect("a request is released once");
                     self.allocator.free(index);
-                    self.record(Action::Release, address, bytes, stack);
+                    let Live { bytes, stream, .. } = live;
+                    self.entries.push(Entry { action: Action::Release, address, bytes, stream, stack });
                 }
                 Event::EmptyCache => {
                     self.allocator.empty_cache();
                     self.driver_calls(stack);
                 }
+                Event::Stream(entered) => stream = entered,
                 Event::Step => stack.step += 1,
                 Event::Phase(phase) => {
                     stack.phase = phase;
@@ -118,20 +126,17 @@ impl Recorder {
         }
     }
 
-    fn record(&mut self, action: Action, address: u64, bytes: u64, stack: Stack) {
-        self.entries.push(Entry { action, address, bytes, stack });
-    }
-
     /// Records the calls of the driver since the last time.
     fn driver_calls(&mut self, stack: Stack) {
         let calls = self.allocator.driver_calls.replace(Vec::new());
-        for DriverCall { place, obtains } in calls.into_iter().flatten() {
+        for DriverCall { place, stream, obtains } in calls.into_iter().flatten() {
             while self.addresses.len() <= place.segment as usize {
                 self.addresses.push(self.next_address);
                 self.next_address += if self.conf.expandable_segments { ADDRESSES } else { place.bytes };
             }
             let action = if obtains { Action::Obtain } else { Action::Return };
-            self.record(action, self.address(place), place.bytes, stack);
+            let (address, bytes) = (self.address(place), place.bytes);
+            self.entries.push(Entry { action, address, bytes, stream, stack });
         }
     }
 
@@ -183,7 +188,7 @@ impl Recorder {
             out.text_entry("action", action);
             out.integer_entry("addr", entry.address as i64);
             out.integer_entry("size", entry.bytes as i64);
-            out.integer_entry("stream", 0);
+            out.integer_entry("stream", entry.stream as i64);
             out.integer_entry("time_us", time as i64);
             out.text_entry("category", entry.stack.purpose.map_or(NO_CATEGORY, Purpose::name));
             out.text_entry("compile_context", "N/A");
@@ -235,7 +240,7 @@ impl Recorder {
             out.integer_entry("allocated_size", allocated);
             out.integer_entry("active_size", allocated);
             out.integer_entry("requested_size", requested);
-            out.integer_entry("stream", 0);
+            out.integer_entry("stream", blocks[0].stream as i64);
             out.text_entry("segment_type", if blocks[0].is_small { "small" } else { "large" });
             out.text("segment_pool_id");
             out.pair([0, 0]);

@@ -57,7 +57,7 @@ impl<'a> Trainer<'a> {
     pub(crate) fn start(torch: &'a Torch, config: &'a RunConfig) -> Result<Trainer<'a>, NotCovered> {
         torch.mark(Event::Phase(Phase::Start));
         let model = Rc::new(CausalLm::new(torch, config, &forward_pass(config, config.micro_batch()))?);
-        let trained = TrainedParameter::of(torch, config, &*model);
+        let trained = TrainedParameter::of(torch, config, &model.parameters());
         Ok(Trainer {
             torch,
             config,

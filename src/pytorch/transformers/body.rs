@@ -22,6 +22,9 @@ pub(super) trait Body {
     /// The parameters, in the order of the modules.
     fn parameters(&self) -> Vec<Tensor>;
 
+    /// The parameters of each layer, in the order of the modules.
+    fn layers(&self) -> Vec<Vec<Tensor>>;
+
     /// The buffers, in the order of the modules.
     fn buffers(&self) -> Vec<Tensor>;
 
@@ -80,17 +83,29 @@ pub(super) fn call_layers<L: Layer + 'static>(
         x = match checkpointed {
             Some(every) if index.is_multiple_of(every) => {
                 let (layer, held) = (Rc::clone(layer), arguments.clone());
-                let function = move |torch: &Torch, x: &Tensor| layer.forward(torch, x, &held, None, true);
+                let function = move |torch: &Torch, x: &Tensor| {
+                    with_hooks(torch, index, x, |x| layer.forward(torch, x, &held, None, true))
+                };
                 let Arguments { mask, rotation, other_rotation, positions } = arguments;
                 let mask = mask.filter(|_| !L::MASK_BY_POSITION);
                 let rotations = rotation.into_iter().chain(other_rotation).flatten();
                 let closure = rotations.chain(mask).chain(positions).collect();
                 checkpoint(torch, Checkpointed { closure, ..Checkpointed::of(Rc::new(function)) }, &x)
             }
-            _ => layer.forward(torch, &x, &arguments, cache.as_deref_mut(), trains),
+            _ => with_hooks(torch, index, &x, |x| {
+                layer.forward(torch, x, &arguments, cache.as_deref_mut(), trains)
+            }),
         };
     }
     x
+}
+
+/// Calls a layer, with its hooks if it is wrapped.
+fn with_hooks(torch: &Torch, layer: usize, x: &Tensor, forward: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
+    match torch.fully_shard.get() {
+        Some(sharded) => sharded.forward_of_block(torch, layer, x, |x| forward(&x)),
+        None => forward(x),
+    }
 }
 
 /// `enable_input_require_grads`: with checkpoints, embeddings without a gradient are made leaves that require one.

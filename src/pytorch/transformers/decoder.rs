@@ -126,6 +126,10 @@ impl Body for Decoder {
         [self.embedding.weight.clone()].into_iter().chain(layers).chain(self.norm.parameters()).collect()
     }
 
+    fn layers(&self) -> Vec<Vec<Tensor>> {
+        self.layers.iter().map(|layer| layer.parameters().collect()).collect()
+    }
+
     fn buffers(&self) -> Vec<Tensor> {
         let scale = match &self.scale {
             Some(Scale::Buffer(scale)) => Some(scale.clone()),

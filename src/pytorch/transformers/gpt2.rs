@@ -75,6 +75,10 @@ impl Body for Gpt2 {
         self.embeddings().into_iter().chain(blocks).chain(self.norm.parameters()).collect()
     }
 
+    fn layers(&self) -> Vec<Vec<Tensor>> {
+        self.blocks.iter().map(|block| block.parameters().collect()).collect()
+    }
+
     fn buffers(&self) -> Vec<Tensor> {
         self.blocks.iter().flat_map(|block| block.mask_buffers.iter().flatten()).cloned().collect()
     }

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 
+use crate::coverage::gathered_dtype;
 use crate::functions::{self, FourBitWeight};
 use crate::tensor::Tensor;
 use crate::torch::Torch;
@@ -123,8 +124,17 @@ impl<'a> Maker<'a> {
         })
     }
 
+    /// A parameter in the dtype that it has in forward, if ranks gather it in one.
+    fn gathered(self, parameter: &Tensor) -> Tensor {
+        match gathered_dtype(self.config) {
+            Some(dtype) => parameter.with_dtype(dtype),
+            None => parameter.clone(),
+        }
+    }
+
     pub(super) fn parameter(self, dims: &[usize]) -> Tensor {
         let tensor = self.torch.empty(dims, super::dtype(self.config));
+        let tensor = self.gathered(&tensor);
         if self.is_trained { tensor.leaf() } else { tensor }
     }
 
@@ -144,7 +154,7 @@ impl<'a> Maker<'a> {
         let lora = self.config.strategy.lora.as_ref();
         let adapter = lora.filter(|lora| lora.targets.iter().any(|target| target == path)).map(|lora| {
             let dtype = super::adapter_dtype(self.config);
-            let factor = |dims: [usize; 2]| self.torch.empty(&dims, dtype).leaf();
+            let factor = |dims: [usize; 2]| self.gathered(&self.torch.empty(&dims, dtype)).leaf();
             let (a, b) = (factor([lora.rank, inner]), factor([outer, lora.rank]));
             Adapter { a, b, has_dropout: lora.dropout > 0.0 }
         });

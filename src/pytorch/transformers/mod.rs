@@ -223,6 +223,10 @@ impl Network for CausalLm {
         self.body.embeddings()
     }
 
+    fn blocks(&self) -> Vec<Vec<Tensor>> {
+        self.body.layers()
+    }
+
     fn block_matrices(&self) -> Vec<Tensor> {
         let tables = self.embeddings();
         let is_matrix = |parameter: &Tensor| {

@@ -78,6 +78,10 @@ impl<L: ParallelLayer + 'static> Body for ParallelDecoder<L> {
         [self.embedding.weight.clone()].into_iter().chain(layers).chain(norm).collect()
     }
 
+    fn layers(&self) -> Vec<Vec<Tensor>> {
+        self.layers.iter().map(|layer| layer.parameters()).collect()
+    }
+
     fn buffers(&self) -> Vec<Tensor> {
         self.rotations.buffers()
     }

@@ -39,10 +39,13 @@ OLD_VERSION = "2.6"
 EXPERIMENTS = [
     "gpt", "llama", "large", "padded", "offload", "layers", "transformers", "transformers-gpt", "transformers-families",
     "transformers-masks", "transformers-parallel", "transformers-liger", "transformers-kernels", "transformers-padded",
-    "trainer", "trainer-kernels", "trainer-padded", "ranks", "ranks-layers", "ranks-transformers",
+    "trainer", "trainer-kernels", "trainer-padded", "ranks", "ranks-layers", "ranks-sharded",
+    "ranks-transformers", "ranks-transformers-sharded",
 ]  # fmt: skip
 # Programs that are recorded with the newest version only.
-NEWEST_ONLY = ["large", "ranks", "ranks-layers", "ranks-transformers"]
+NEWEST_ONLY = [
+    "large", "ranks", "ranks-layers", "ranks-sharded", "ranks-transformers", "ranks-transformers-sharded",
+]  # fmt: skip
 SAMPLED = [experiment for experiment in EXPERIMENTS if experiment not in NEWEST_ONLY]
 DRAWN = ["drawn", "offload-drawn", "transformers-drawn", "trainer-drawn", "bitsandbytes-drawn", "families-drawn", "kernels-drawn"]
 DRAWN_DOCUMENTS = ["documents-drawn", "documents-trainer-drawn"]
@@ -62,7 +65,8 @@ OPTIONS = {
 # Experiments whose strategies run on the A100 and one other card.
 FEW_CARDS = [
     "transformers-families", "transformers-masks", "transformers-parallel", "transformers-liger",
-    "transformers-kernels", "trainer-kernels", "ranks", "ranks-layers", "ranks-transformers",
+    "transformers-kernels", "trainer-kernels", "ranks", "ranks-layers", "ranks-sharded",
+    "ranks-transformers", "ranks-transformers-sharded",
 ]  # fmt: skip
 
 # Further programs with "foreach" and "for-loop". All that call `torch.utils.checkpoint` are recorded with "reentrant", too.
@@ -70,7 +74,8 @@ UNFUSED = [
     "gpt/fp32", "gpt/bf16", "gpt/fp16", "gpt/fp16-clip", "gpt/pure-bf16", "gpt/clip", "gpt/adam", "gpt/sgd",
     "gpt/sgd-momentum", "gpt/in-backward", "gpt/accumulate-tail", "gpt/zero", "gpt/freeze", "gpt/adafactor",
     "gpt/adafactor-fp16", "gpt/adafactor-pure-bf16", "gpt/adafactor-masters", "gpt/adafactor-in-backward", "gpt/muon-fp16",
-    "llama/fp16", "llama/bf16", "llama/pure-bf16",
+    "llama/fp16", "llama/bf16", "llama/pure-bf16", "ranks-sharded/three", "ranks-sharded/pure-bf16", "ranks-sharded/adam",
+    "ranks-sharded/sgd", "ranks-sharded/sgd-momentum",
 ]  # fmt: skip
 
 # Further programs with attention masks.
