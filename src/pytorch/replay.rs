@@ -18,7 +18,7 @@ pub struct Peaks {
     pub steps: Vec<Usage>,
     /// Cached segments were returned to the driver to satisfy a request.
     pub retries: u32,
-    /// The index of the event that first reaches the largest allocated bytes.
+    /// The index of the event that first reaches the largest allocated bytes of all steps.
     pub at: usize,
 }
 
@@ -47,7 +47,7 @@ pub fn replay(
     let (mut phase, mut stream) = (Phase::Start, Stream::default());
     let mut of_phase = Usage::default();
     let mut steps = Vec::new();
-    let mut at = 0;
+    let (mut at, mut highest) = (0, 0);
     while let Some(event) = events.get(at) {
         if *event == Event::Step {
             let skipped = skip(&mut steps, events, at, &allocator, &mut blocks);
@@ -73,8 +73,8 @@ pub fn replay(
                     }
                 };
                 blocks.push(index);
-                if usage.allocated > peaks.whole.allocated {
-                    peaks.at = at;
+                if usage.allocated > highest {
+                    (highest, peaks.at) = (usage.allocated, at);
                 }
                 peaks.whole.raise(usage);
                 of_phase.raise(usage);
@@ -85,7 +85,13 @@ pub fn replay(
             Event::Release(request) => allocator.free(blocks[request as usize]),
             Event::Stream(entered) => stream = entered,
             Event::EmptyCache => allocator.empty_cache(),
-            Event::Step => peaks.steps.push(allocator.usage),
+            Event::Step => {
+                // Start-up may need more than any step: the whole model, before it is sharded.
+                if peaks.steps.is_empty() {
+                    highest = 0;
+                }
+                peaks.steps.push(allocator.usage);
+            }
             Event::Phase(entered) => {
                 peaks.record(phase, of_phase);
                 (phase, of_phase) = (entered, allocator.usage);
