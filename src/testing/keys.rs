@@ -134,8 +134,8 @@ const RANKS: &[&str] = &[
     "{ data = 2, shard = 'parameters' }",
     "{ data = 2, shard = 'parameters', keep_gathered = true, ahead = 0 }",
 ];
-const SHARED: &[&str] = RANKS.split_at(3).1;
-const SHARED_PARAMETERS: &[&str] = RANKS.split_at(5).1;
+const SHARDED: &[&str] = RANKS.split_at(3).1;
+const SHARDED_PARAMETERS: &[&str] = RANKS.split_at(5).1;
 /// Of unequal ranks, some activations would be moved on some only.
 const WITHOUT_THRESHOLD: &[&str] = &[
     "{}",
@@ -369,13 +369,13 @@ pub const KEYS: &[Key] = &[
             Need { of: RANKS.split_at(1).1, key: "graph", one_of: &["false"] },
             Need { of: RANKS.split_at(1).1, key: MODEL, one_of: WITHOUT_BATCH_NORM },
             Need { of: &["{ data = 3 }"], key: "offload", one_of: WITHOUT_THRESHOLD },
-            Need { of: SHARED, key: "optimizer_state", one_of: &[r#""fp32""#, r#""bf16""#] },
-            Need { of: SHARED, key: "rounding", one_of: &[r#""nearest""#] },
-            Need { of: SHARED, key: "update", one_of: &[r#""after_backward""#] },
-            Need { of: SHARED, key: "place", one_of: &["{}"] },
-            Need { of: SHARED_PARAMETERS, key: "init", one_of: &[r#""device""#, r#""host""#] },
+            Need { of: SHARDED, key: "optimizer_state", one_of: &[r#""fp32""#, r#""bf16""#] },
+            Need { of: SHARDED, key: "rounding", one_of: &[r#""nearest""#] },
+            Need { of: SHARDED, key: "update", one_of: &[r#""after_backward""#] },
+            Need { of: SHARDED, key: "place", one_of: &["{}"] },
+            Need { of: SHARDED_PARAMETERS, key: "init", one_of: &[r#""device""#, r#""host""#] },
             Need {
-                of: SHARED,
+                of: SHARDED,
                 key: "offload",
                 one_of: &["{}", "{ activations = '600 B', pinned = false, ahead = 2 }"],
             },

@@ -272,8 +272,7 @@ pub fn any_config() -> impl Any<Value = RunConfig> {
 
 /// The run on one device if its other keys allow no ranks.
 pub fn with_possible_ranks(mut config: RunConfig) -> RunConfig {
-    let mut of_ranks = CONFLICTS.iter().filter(|conflict| conflict.keys.contains(&"strategy.parallel"));
-    if of_ranks.any(|conflict| (conflict.check)(&config).is_some()) {
+    if RANK_CONFLICTS.iter().any(|conflict| (conflict.check)(&config).is_some()) {
         config.strategy.parallel = Parallel::default();
     }
     config

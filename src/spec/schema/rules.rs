@@ -3,7 +3,7 @@
 
 use super::model::{Sequential, decides};
 use super::resolved::{Evaluation, RunConfig, SeedPolicy};
-use super::strategy::{CONFLICTS, Conflict, ConflictMessage, DataResidence, IdDtype, InputDtype, Loader};
+use super::strategy::{Conflict, ConflictMessage, DataResidence, IdDtype, InputDtype, Loader, conflicts};
 use crate::reader::declare::KeywordEnum as _;
 use crate::reader::error::{Error, Problem};
 use crate::reader::keys::join;
@@ -43,7 +43,7 @@ pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>
     ]
     .into_iter()
     .filter_map(Result::err)
-    .chain(conflicts(config, tree))
+    .chain(excluded(config, tree))
     .collect();
     if !problems.is_empty() {
         return Err(problems);
@@ -73,8 +73,8 @@ fn sizes_can_be_counted(config: &RunConfig, tree: &Table) -> Result<(), Problem>
 }
 
 /// Keys whose values exclude each other.
-fn conflicts(config: &RunConfig, tree: &Table) -> impl Iterator<Item = Problem> {
-    CONFLICTS.iter().filter_map(|Conflict { keys, check }| {
+fn excluded(config: &RunConfig, tree: &Table) -> impl Iterator<Item = Problem> {
+    conflicts().filter_map(|Conflict { keys, check }| {
         let ConflictMessage { reason, remedy } = check(config)?;
         Some(attach_span(reason, keys, tree, remedy))
     })

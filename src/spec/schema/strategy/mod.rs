@@ -12,6 +12,7 @@ mod params;
 mod place;
 mod precision;
 mod quantize;
+mod rank_conflicts;
 mod recompute;
 mod states;
 
@@ -29,7 +30,8 @@ pub use quantize::Quantize;
 pub use recompute::{BlockPart, Budget, Recompute};
 pub use states::{OptimizerState, Rounding};
 
-pub use conflicts::{CONFLICTS, Conflict, ConflictMessage};
+pub use conflicts::{Conflict, ConflictMessage, conflicts};
+pub use rank_conflicts::CONFLICTS as RANK_CONFLICTS;
 
 use crate::reader::declare::{KeyTable, Optional, key_table};
 use crate::reader::parsers::{Boolean, DIMENSION, LAYERS, SizeWithUnit, UsizeRange, VALUES, keyword};
