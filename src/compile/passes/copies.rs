@@ -118,6 +118,8 @@ fn insert_transfers(
     // With `init = "host"`, the whole model is initialised before any of it is copied to the device; instructions
     // that read the copies come after.
     let (mut delayed_stores, mut delayed) = (Vec::new(), Vec::new());
+    // The number of instructions up to the last initial value.
+    let mut initialised = 0;
     let mut delayed_storages: HashSet<ValueId> = HashSet::new();
     for (transferred, fetches) in transferred.into_iter().zip(fetches) {
         let storages = |ids: &[ValueId]| ids.iter().map(|&id| program.storage(id)).collect::<Vec<_>>();
@@ -134,16 +136,20 @@ fn insert_transfers(
         let delays_stores = annotations.init_pool.is_some()
             && work.iter().any(|instruction| instruction.phase == Phase::Start);
         result.extend(work);
-        if delays_stores {
+        if delays_stores && !transferred.stores.is_empty() {
             delayed_storages
                 .extend(transferred.stores.iter().flat_map(|store| storages(store.action.writes())));
             delayed_stores.extend(transferred.stores);
+            initialised = result.len();
         } else {
             result.extend(transferred.stores);
         }
     }
     if program.share.is_some() {
+        // Before the states are added, of which ranks have shares.
+        let rest = result.split_off(initialised);
         result.extend(share_each(program, delayed_stores, delayed));
+        result.extend(rest);
     } else {
         result.extend(delayed_stores.into_iter().chain(delayed));
     }

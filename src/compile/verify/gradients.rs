@@ -102,11 +102,22 @@ pub(super) fn one_update(program: &Program) -> Result<(), Violation> {
     for index in program.trained().filter(|index| program.divides_gradients(*index)) {
         summed[program.buckets[index].gradients.expect("divided").index()] = true;
     }
+    // Gradients of which only this rank's share was summed, in place.
+    let mut partial: HashSet<ValueId> = HashSet::new();
     let mut zeros: HashSet<ValueId> = HashSet::new();
     // Parameters of which this rank has updated its share.
     let mut ungathered: HashSet<ValueId> = HashSet::new();
     for section in program.step() {
         for instruction in &section.code {
+            let is_share = |id: ValueId| {
+                program.value(id).view.is_some_and(|view| matches!(view.range, SubRange::Share(_)))
+            };
+            let of_others = |id: &&ValueId| partial.contains(&program.storage(**id)) && !is_share(**id);
+            if let Some(&id) = instruction.action.reads().iter().find(of_others) {
+                let (name, at) = (program.full_name(id), at(program, section, instruction));
+                let detail = format!("{at} reads {name}, of which only a share was summed");
+                return broken(Invariant::OneGradient, detail);
+            }
             if let Action::Launch { op, inputs, outputs, .. } = &instruction.action
                 && let Some(update) = op.as_update()
             {
@@ -150,9 +161,8 @@ pub(super) fn one_update(program: &Program) -> Result<(), Violation> {
                         format!("{} gathers what was not updated", at(program, section, instruction));
                     return broken(Invariant::OneGradient, detail);
                 }
-                // In place, the numbers of other ranks' shares are no sums: nothing reads them.
                 Action::Exchange {
-                    collective: Collective::AllReduce | Collective::ReduceScatter,
+                    collective: collective @ (Collective::AllReduce | Collective::ReduceScatter),
                     from,
                     to,
                 } if program.storage(*from) == program.storage(*to) => {
@@ -160,6 +170,9 @@ pub(super) fn one_update(program: &Program) -> Result<(), Violation> {
                     if std::mem::replace(summed, true) || instruction.when != When::Last {
                         let detail = format!("{} sums a second time", at(program, section, instruction));
                         return broken(Invariant::OneGradient, detail);
+                    }
+                    if *collective == Collective::ReduceScatter {
+                        partial.insert(program.storage(*from));
                     }
                 }
                 Action::Exchange { collective: Collective::ReduceScatter, to, .. } => {

@@ -216,7 +216,19 @@ fn one_gradient_of_all_ranks() {
         let at = find(program, SectionKind::Micro, adds);
         code(program, SectionKind::Micro).remove(at);
     });
+    let mut clipping = sharing(Shard::Optimizer);
+    clipping.train.clip_norm = Some(1.0);
+    let reads_other_shares = corrupted_of(&clipping, |program| {
+        let at = find(program, SectionKind::Update, launches("global-norm"));
+        let share = code(program, SectionKind::Update)[at].action.reads()[0];
+        let whole = program.value(share).view.unwrap().of;
+        let Action::Launch { inputs, .. } = &mut code(program, SectionKind::Update)[at].action else {
+            unreachable!()
+        };
+        inputs[0] = whole;
+    });
     assert_eq!([not_summed, updated_in_part, not_added], [Invariant::OneGradient; 3]);
+    assert_eq!(reads_other_shares, Invariant::OneGradient);
     assert_eq!(summed_often, [Invariant::OneGradient; 2]);
 }
 
