@@ -1,5 +1,6 @@
 //! The arguments and files that `sweep`, `plan` and `explain` share, read and checked before anything is written or run.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -154,12 +155,17 @@ impl InputArgs {
 impl MachineArgs {
     /// Skips the runs for whose ranks this machine lacks cards.
     fn skip_without_cards(&self, experiment: &mut Experiment) {
+        // By number of ranks: each check asks the driver.
+        let mut reasons: HashMap<usize, Option<String>> = HashMap::new();
         for point in &mut experiment.points {
             let ranks = point.config.as_ref().map_or(1, RunConfig::ranks);
-            if ranks > 1
-                && let Err(reason) = device::check_ranks(self.device.ordinal(), ranks)
-            {
-                point.config = Err(reason.to_string());
+            if ranks == 1 {
+                continue;
+            }
+            let check = || device::check_ranks(self.device.ordinal(), ranks).err();
+            let reason = reasons.entry(ranks).or_insert_with(|| check().map(|reason| reason.to_string()));
+            if let Some(reason) = reason {
+                point.config = Err(reason.clone());
             }
         }
     }

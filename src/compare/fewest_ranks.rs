@@ -11,6 +11,9 @@ use results::Status;
 /// ranks. `None` if further keys are swept, since each of their values has its own answer.
 pub(super) fn sentence(comparison: &Comparison) -> Option<String> {
     let entries = || comparison.groups.iter().flat_map(|group| &group.entries);
+    if entries().all(|entry| entry.row.ranks.is_none()) {
+        return None;
+    }
     let mut labels: Vec<&str> = entries().map(|entry| entry.label.as_str()).collect();
     let mut seen = BTreeSet::new();
     labels.retain(|label| seen.insert(*label));

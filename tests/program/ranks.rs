@@ -199,6 +199,16 @@ fn ranks_are_planned_on_cards() {
     let sharded = concat!(env!("CARGO_MANIFEST_DIR"), "/experiments/llama-8b-sharded.toml");
     let planned = dir.runner(&["plan", sharded, "--target", "h100-80gb"]);
     let planned = String::from_utf8(planned.stdout).unwrap();
+    // Another swept key has an answer for each of its values.
+    let axes =
+        "\n[sweep.grid]\n'parallel.data' = [1, 2]\n'model.transformer.layers' = [1, 2]\n[strategies.a]\n";
+    dir.write("t.toml", Tiny::default().with(axes));
+    assert!(!text(&["a100-80gb"]).contains("Fewest ranks"));
+    dir.write(
+        "t.toml",
+        Tiny::default().with(axes.replace("'model.transformer.layers' = [1, 2]\n", "").as_str()),
+    );
+    assert!(text(&["a100-80gb"]).contains("Fewest ranks that fit: 1 for a."));
     // Of 8.03 billion parameters, each takes 2 + 2 + 12 bytes: 119.6 GiB, of which ranks divide 12, 14 or all.
     assert!(
         planned.contains("Fewest ranks that fit: 2 for zero-1, zero-2 and zero-3; none for ddp."),
