@@ -3,18 +3,22 @@
 use crate::pytorch_figures::{LLAMA, rows};
 use crate::test_folder::TestFolder;
 
+/// Why PyTorch's memory of a strategy of `a.toml` is not predicted with these arguments and settings.
+fn reason(dir: &TestFolder, strategy: &str, arguments: &[&str], settings: &[&str]) -> String {
+    let settings: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+    let rows = rows(dir, "a.toml", &[arguments, &settings].concat());
+    let row = rows.iter().find(|row| row["strategy"] == strategy).unwrap();
+    assert!(row["torch_peak_bytes"].is_null(), "{settings:?}");
+    format!("{}\n  {}\n", settings[1..].join(" "), row["torch_fits"].as_str().unwrap())
+}
+
 #[test]
 fn runs_that_the_library_does_not_have_are_not_predicted() {
     let dir = TestFolder::new();
     dir.write("a.toml", LLAMA);
+    let program = ["--set", "plan.torch_program=transformers"];
     let reason = |run: &str, set: &[&str]| {
-        let arguments = set.iter().flat_map(|set| ["--set", set]);
-        let more: Vec<&str> =
-            ["--set", "plan.torch_program=transformers"].into_iter().chain(arguments).collect();
-        let rows = rows(&dir, "a.toml", &more);
-        let row = rows.iter().find(|row| row["strategy"] == run).unwrap();
-        assert!(row["torch_peak_bytes"].is_null(), "{set:?}");
-        format!("{run} {}\n  {}\n", set.join(" "), row["torch_fits"].as_str().unwrap())
+        format!("{run} {}", reason(&dir, run, &program, set).replace(" --set ", " "))
     };
     let plain = [
         "plan.torch_version=\"2.6\"",
@@ -69,14 +73,7 @@ fn runs_that_the_library_does_not_have_are_not_predicted() {
 fn runs_that_trainer_does_not_have_are_not_predicted() {
     let dir = TestFolder::new();
     dir.write("a.toml", LLAMA);
-    let reason = |set: &[&str]| {
-        let set = set.iter().flat_map(|set| ["--set", set]);
-        let more: Vec<&str> = ["--set", "plan.torch_program=trainer"].into_iter().chain(set).collect();
-        let rows = rows(&dir, "a.toml", &more);
-        let row = rows.iter().find(|row| row["strategy"] == "plain").unwrap();
-        assert!(row["torch_peak_bytes"].is_null(), "{more:?}");
-        format!("{}\n  {}\n", more[3..].join(" "), row["torch_fits"].as_str().unwrap())
-    };
+    let reason = |set: &[&str]| reason(&dir, "plain", &["--set", "plan.torch_program=trainer"], set);
     let reasons = [
         reason(&["measure.what=inference"]),
         reason(&["train.batch_size=5", "strategies.plain.accumulate=2"]),
@@ -121,12 +118,7 @@ fn lists_that_the_script_lacks_are_not_predicted() {
         "name = \"a\"\n[model.sequential]\ninput = [8]\nlayers = [{ linear = 8 }, \"relu\", { linear = 8 }]\n\
          [data.random]\nsamples = 20\n[train]\nbatch_size = 8\noptimizer.sgd = { lr = 0.1 }\n[strategies.plain]\n",
     );
-    let reason = |set: &[&str]| {
-        let set: Vec<&str> = set.iter().flat_map(|set| ["--set", set]).collect();
-        let rows = rows(&dir, "a.toml", &set);
-        assert!(rows[0]["torch_peak_bytes"].is_null(), "{set:?}");
-        format!("{}\n  {}\n", set[1..].join(" "), rows[0]["torch_fits"].as_str().unwrap())
-    };
+    let reason = |set: &[&str]| reason(&dir, "plain", &[], set);
     let reasons = [
         reason(&["plan.torch_program=transformers"]),
         reason(&["plan.torch_version=\"2.6\""]),
@@ -174,14 +166,8 @@ fn lists_that_the_script_lacks_are_not_predicted() {
 fn runs_of_several_ranks_without_a_script_are_not_predicted() {
     let dir = TestFolder::new();
     dir.write("a.toml", LLAMA);
-    let reason = |set: &[&str]| {
-        let set = ["strategies.plain.parallel.data=2"].iter().chain(set).flat_map(|set| ["--set", set]);
-        let more: Vec<&str> = ["--as", "pytorch"].into_iter().chain(set).collect();
-        let rows = rows(&dir, "a.toml", &more);
-        let row = rows.iter().find(|row| row["strategy"] == "plain").unwrap();
-        assert!(row["torch_peak_bytes"].is_null(), "{more:?}");
-        format!("{}\n  {}\n", more[5..].join(" "), row["torch_fits"].as_str().unwrap())
-    };
+    let ranks = ["--as", "pytorch", "--set", "strategies.plain.parallel.data=2"];
+    let reason = |set: &[&str]| reason(&dir, "plain", &ranks, set);
     let reasons = [
         reason(&["plan.torch_program=trainer"]),
         reason(&["plan.torch_program=transformers", "plan.transformers_version=\"4.57\""]),
@@ -206,15 +192,8 @@ fn runs_of_several_ranks_without_a_script_are_not_predicted() {
 fn runs_with_sharded_parameters_without_a_script_are_not_predicted() {
     let dir = TestFolder::new();
     dir.write("a.toml", LLAMA);
-    let reason = |set: &[&str]| {
-        let set = ["strategies.plain.parallel={data=2,shard=\"parameters\"}"].iter().chain(set);
-        let more: Vec<&str> =
-            ["--as", "pytorch"].into_iter().chain(set.flat_map(|set| ["--set", set])).collect();
-        let rows = rows(&dir, "a.toml", &more);
-        let row = rows.iter().find(|row| row["strategy"] == "plain").unwrap();
-        assert!(row["torch_peak_bytes"].is_null(), "{more:?}");
-        format!("{}\n  {}\n", more[5..].join(" "), row["torch_fits"].as_str().unwrap())
-    };
+    let sharded = ["--as", "pytorch", "--set", "strategies.plain.parallel={data=2,shard=\"parameters\"}"];
+    let reason = |set: &[&str]| reason(&dir, "plain", &sharded, set);
     let reasons = [
         reason(&["strategies.plain.parallel.ahead=2"]),
         reason(&["strategies.plain.precision=fp16"]),

@@ -1,11 +1,10 @@
 //! Measures the share of parameters that updates do not change. With parameters in 16 bits, rounded to nearest and
 //! without master weights, updates smaller than half a ULP are rounded away.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use super::Engine;
-use std::collections::HashSet;
-
 use compile::Program;
 use memory::Failure;
 use ops::{DType, Member, Rounding, ValueId, WeightFormat};
@@ -77,17 +76,13 @@ struct Tensor {
 impl RoundedTensors {
     /// `None` if no update rounds parameters.
     fn new(program: &Program) -> Option<RoundedTensors> {
+        let looked_up = program.parameters.iter().filter(|parameter| parameter.looked_up);
+        let tables: HashSet<u32> = looked_up.map(|parameter| parameter.site).collect();
         let mut tensors = Vec::new();
         for bucket in &program.buckets {
             let dtype = program.ty(bucket.parameters).dtype;
             let is_rounded = bucket.format.weights == WeightFormat::InPlace(Rounding::Nearest);
             if bucket.trainable && is_rounded && dtype != DType::F32 {
-                let tables: HashSet<u32> = program
-                    .parameters
-                    .iter()
-                    .filter(|parameter| parameter.looked_up)
-                    .map(|of| of.site)
-                    .collect();
                 let own = program.own_members(bucket);
                 let members = own.iter().filter(|member| !tables.contains(&member.site));
                 tensors.extend(members.map(|&member| Tensor { bucket: bucket.parameters, dtype, member }));

@@ -225,10 +225,7 @@ impl Script<'_> {
             Some(_) => "self.scaler.scale(SCALED)",
             None => "SCALED",
         };
-        let share = match coverage::masks_targets(self.config) {
-            true => "share",
-            false => "len(tokens) / BATCH",
-        };
+        let share = if coverage::masks_targets(self.config) { "share" } else { "len(tokens) / BATCH" };
         // PyTorch's mean of a micro-batch ignores masked targets; the step's mean is over all that are not masked.
         // The library ignores the first label.
         let first = if self.options.program.is_of_library() { "[:, 1:]" } else { "" };
@@ -415,10 +412,10 @@ impl Script<'_> {
         if let Some(collect) = collect {
             self.line(&format!("                {}", collected(collect)));
         }
-        let share = match own_batch {
-            _ if coverage::sums_outputs(self.config) => String::new(),
-            Some(samples) => format!(" * len(tokens) / {samples}"),
-            None => " * len(tokens) / BATCH".to_owned(),
+        let samples = own_batch.map_or_else(|| "BATCH".to_owned(), |samples| samples.to_string());
+        let share = match coverage::sums_outputs(self.config) {
+            true => String::new(),
+            false => format!(" * len(tokens) / {samples}"),
         };
         self.lines(&[
             &format!("                total += loss.item(){share}"),
