@@ -4,15 +4,15 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use super::output;
-use device::DeviceKind;
+use device::{DeviceKind, Figures, Target};
 use memory::StepWork;
 use plan::{DeviceRates, Plan, RatesOrigin, UnknownRate, is_on_host};
 use results::Row;
-use spec::{HOST_THREADS, HostRates};
+use spec::{HOST_THREADS, NodeRates};
 
 /// The device rates for each plan: measured on the machine, else from the card's data sheet. `stated` are the rates of
 /// the command line, `described` those of the target file.
-pub(super) fn rates(plans: &[Plan], out: &Path, stated: HostRates, described: HostRates) -> Vec<DeviceRates> {
+pub(super) fn rates(plans: &[Plan], out: &Path, stated: NodeRates, described: NodeRates) -> Vec<DeviceRates> {
     let Some(Plan { target, .. }) = plans.first() else { return Vec::new() };
     let (learned, unread) = results::learned(out, target);
     unread.iter().for_each(|error| output::mention(&format!("ignored for device rates: {error}")));
@@ -21,8 +21,8 @@ pub(super) fn rates(plans: &[Plan], out: &Path, stated: HostRates, described: Ho
         RatesOrigin::Runs(_) | RatesOrigin::DataSheet => learned,
     };
     let of_plan = |plan: &Plan| {
-        let experiment = HostRates { link: plan.link, ..HostRates::default() };
-        rates.clone().with_host(stated.or(experiment).or(described), target)
+        let experiment = NodeRates { link: plan.link, ..NodeRates::default() };
+        rates.clone().with_node(stated.or(experiment).or(described), target)
     };
     plans.iter().map(of_plan).collect()
 }
@@ -60,13 +60,16 @@ impl Basis {
         let shown = rows.iter().filter(|row| row.experiment == plan.experiment);
         let shown: HashSet<&str> = shown.map(|row| row.strategy.as_str()).collect();
         let mut unknown: Vec<(UnknownRate, Vec<&str>)> = Vec::new();
-        let (mut transfers, mut computes_on_host) = (false, false);
+        let (mut transfers, mut computes_on_host, mut most_ranks) = (false, false, 1);
         for run in plan.runs.iter().filter(|run| shown.contains(run.strategy.as_str())) {
             let (Ok(config), Some(prediction)) = (&run.config, &run.prediction) else { continue };
-            let StepWork { tasks, to_host_bytes, to_device_bytes, .. } = &prediction.work;
+            let StepWork { tasks, to_host_bytes, to_device_bytes, exchanges, .. } = &prediction.work;
             match rates.step_ms(&prediction.work, config, &plan.target) {
                 Ok(_) => {
                     transfers |= to_host_bytes + to_device_bytes > 0;
+                    if !exchanges.is_empty() {
+                        most_ranks = most_ranks.max(config.ranks());
+                    }
                     computes_on_host |= tasks.iter().any(|task| is_on_host(task, &plan.target));
                 }
                 Err(rate) => {
@@ -80,7 +83,7 @@ impl Basis {
                 }
             }
         }
-        if let (true, DeviceKind::Cuda, Some(link)) = (transfers, plan.target.kind, rates.host.link) {
+        if let (true, DeviceKind::Cuda, Some(link)) = (transfers, plan.target.kind, rates.node.link) {
             self.say(match rates.stated.link {
                 Some(_) => format!("Transfers to the host and back take {link} in each direction."),
                 None => format!(
@@ -91,13 +94,16 @@ impl Basis {
             self.assumes |= rates.stated.link.is_none();
         }
         if let (true, None, Some(bandwidth), Some(flops)) =
-            (computes_on_host, rates.stated.bandwidth, rates.host.bandwidth, rates.host.flops)
+            (computes_on_host, rates.stated.host_bandwidth, rates.node.host_bandwidth, rates.node.host_flops)
         {
             self.say(format!(
                 "The card's host is assumed to reach {bandwidth} and {flops} on {HOST_THREADS} thread, as many as its \
                  operations run on; `host_bandwidth` and `host_flops` in a target file set other rates."
             ));
             self.assumes = true;
+        }
+        if let Some(sentence) = exchanges_between(most_ranks, rates, &plan.target) {
+            self.say(sentence);
         }
         let reasons = unknown.iter().map(|(rate, strategies)| format!("{} ({rate})", strategies.join(", ")));
         let reasons: Vec<String> = reasons.collect();
@@ -111,6 +117,28 @@ impl Basis {
             self.sentences.push(sentence);
         }
     }
+}
+
+/// The rates of exchanges between this number of ranks.
+fn exchanges_between(ranks: usize, rates: &DeviceRates, target: &Target) -> Option<String> {
+    let NodeRates { cards, card_link, network, .. } = rates.node;
+    let cards = cards.filter(|_| ranks > 1)?;
+    let is_stated = rates.stated.cards.is_some() && rates.stated.card_link.is_some();
+    let (basis, advice) = match is_stated && target.figures != Figures::DataSheet {
+        true => ("the target file's rates", ""),
+        false => {
+            ("data sheets' peaks, not measured", " `cards` and `card_link` in a target file set others.")
+        }
+    };
+    let link = card_link.map(|link| format!(", {link} per card and direction")).unwrap_or_default();
+    let network = network.filter(|_| ranks > cards);
+    let network = network
+        .map(|network| format!(", {network} per card and direction between nodes"))
+        .unwrap_or_default();
+    Some(format!(
+        "Exchanges between ranks are estimated from {basis}: {cards} cards in a node{link}{network}. They overlap with \
+         the computation of the same phase; their latency is not counted.{advice}"
+    ))
 }
 
 fn origin(rates: &DeviceRates, out: &Path) -> String {

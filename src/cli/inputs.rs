@@ -14,7 +14,7 @@ use super::torch;
 use base::units::Bytes;
 use device::{DetectError, Detected, DeviceChoice, DeviceKind, Limits, Target};
 use plan::{Experiment, Plan, PlannedRun, Point, Purpose};
-use spec::{Described, Framework, HostRates, RunConfig};
+use spec::{Described, Framework, NodeRates, RunConfig};
 
 /// The experiments, and the command line's overrides.
 #[derive(Debug, clap::Args)]
@@ -56,7 +56,7 @@ pub(super) struct Inputs {
     /// The machine's own memory, if known.
     pub(super) memory: Option<Bytes>,
     /// The rates of the host and the link that a target file states.
-    pub(super) host: HostRates,
+    pub(super) node: NodeRates,
     /// Notes about the device, a line each.
     pub(super) notes: Vec<String>,
     /// Missing data, a line per experiment.
@@ -223,7 +223,7 @@ impl MachineArgs {
                 plans,
                 data: Arc::clone(&data),
                 memory: machine.memory(),
-                host: machine.host(),
+                node: machine.node(),
                 notes: machine.notes(),
                 absent: absent.clone(),
             })
@@ -259,10 +259,10 @@ impl Machine {
         self.target(Limits::default()).ok().filter(|target| !target.limited).map(|target| target.memory)
     }
 
-    fn host(&self) -> HostRates {
+    fn node(&self) -> NodeRates {
         match self {
-            Machine::Described(described) => described.host,
-            Machine::Found(_) => HostRates::default(),
+            Machine::Described(described) => described.node,
+            Machine::Found(_) => NodeRates::default(),
         }
     }
 

@@ -6,7 +6,7 @@ use base::brief;
 use base::units::Bytes;
 use data::Note;
 use device::{ASSUMED_COMMUNICATOR, DeviceKind, Target};
-use plan::{Experiment, Plan, PlannedRun, Point};
+use plan::{Experiment, Point};
 
 /// The devices of the runs with their notes: the first lines of every sweep.
 pub(super) fn devices(inputs: &Inputs, for_programs: bool) {
@@ -38,11 +38,10 @@ pub(super) fn data_warnings(notes: &[&Note]) {
     warnings.for_each(|warning| note(&format!("warning: {}", brief::line(&warning.text))));
 }
 
-/// The caution of a plan with ranks on cards, whose exchanges take memory that was not measured.
-pub(super) fn communicator(plan: &Plan) -> Option<String> {
-    let is_assumed = plan.target.kind == DeviceKind::Cuda && plan.target.communicator.is_none();
-    let has_ranks = |run: &PlannedRun| run.config.as_ref().is_ok_and(|config| config.ranks() > 1);
-    (is_assumed && plan.runs.iter().any(has_ranks)).then(|| {
+/// The caution of runs with ranks on cards, whose exchanges take memory that was not measured.
+pub(super) fn communicator(target: &Target) -> Option<String> {
+    let is_assumed = target.kind == DeviceKind::Cuda && target.communicator.is_none();
+    is_assumed.then(|| {
         format!("NCCL's memory on each card of a run with ranks is assumed to be {ASSUMED_COMMUNICATOR}")
     })
 }

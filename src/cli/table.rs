@@ -88,6 +88,7 @@ impl LayoutArgs {
             columns: self.columns.clone(),
             width: terminal::width(),
             caution: None,
+            ranks_caution: None,
             pytorch: None,
             ladder: false,
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::failure::Failure;
 use super::output;
 use device::{DeviceKind, Figures, KnownCard};
-use spec::{Described, HostRates, read_target};
+use spec::{Described, NodeRates, read_target};
 
 /// Finds the known card of that name, else reads the target from a file, else finds the card that a natural spelling of
 /// its name means.
@@ -42,7 +42,7 @@ pub(super) fn name(written: &Path) -> String {
 }
 
 fn described(card: &KnownCard) -> Described {
-    Described { target: card.target(), host: HostRates::default(), filled_in: vec![] }
+    Described { target: card.target(), node: NodeRates::default(), filled_in: vec![] }
 }
 
 /// The error of a name that no card has, or several.

@@ -83,6 +83,7 @@ struct Figures {
     stream_dtype: String,
     table_dtype: String,
     torch_program: String,
+    estimated_exchange_ms: Option<f64>,
     axes: Vec<(String, String)>,
 }
 
@@ -197,6 +198,7 @@ fn entry_figures(entry: &TableEntry, group: &TableGroup, comparison: &Comparison
         stream_dtype: row.stream_dtype,
         table_dtype: row.table_dtype,
         torch_program: row.torch_program,
+        estimated_exchange_ms: row.estimated_exchange_ms,
         axes: row.axes,
     }
 }

@@ -60,6 +60,8 @@ pub struct Options {
     pub width: Option<usize>,
     /// Warning about the assumed properties of the predicted machine.
     pub caution: Option<String>,
+    /// The same, of tables with ranks only.
+    pub ranks_caution: Option<String>,
     /// Whose memory the rows hold, if not this program's: `PyTorch 2.15`.
     pub pytorch: Option<String>,
     /// Show the contribution of each key of ablated strategies instead of the strategies.
@@ -170,7 +172,10 @@ impl Comparison {
         };
         let (groups, left_out) = group::split(entries, &baseline, by.as_deref(), options.sort, basis);
         let columns = options.columns.as_deref().map(|names| find_columns(names)).transpose()?;
-        let caution = options.caution.clone();
+        let has_ranks = rows.iter().any(|row| row.ranks.is_some());
+        let cautions = [options.caution.clone(), options.ranks_caution.clone().filter(|_| has_ranks)];
+        let cautions: Vec<String> = cautions.into_iter().flatten().collect();
+        let caution = Some(cautions.join("; ")).filter(|text| !text.is_empty());
         let width = options.width.unwrap_or(WIDTH).max(LEAST_WIDTH);
         let speed_unit = if in_tokens { "tok/s" } else { "smp/s" };
         Ok(Comparison {

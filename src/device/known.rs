@@ -141,6 +141,26 @@ impl KnownCard {
         }
     }
 
+    /// Bandwidth to other cards of its node, in GB/s per direction: NVLink of cards on boards that all have it, else PCI
+    /// Express. `None`: nodes differ.
+    pub fn card_link(&self) -> Option<f64> {
+        match self.word {
+            "b200-180gb" => Some(900.0),
+            "h200-141gb" | "h100-80gb" => Some(450.0),
+            "a100-80gb" | "a100-40gb" => Some(300.0),
+            "v100-32gb" | "v100-16gb" => Some(150.0),
+            "gh200-96gb" => None,
+            _ => Some(self.link()),
+        }
+    }
+
+    /// Cards of a node: 8 on an HGX board, with links between all of them. `None`: nodes differ.
+    pub fn cards(&self) -> Option<usize> {
+        let is_on_board =
+            ["b200-180gb", "h200-141gb", "h100-80gb", "a100-80gb", "a100-40gb"].contains(&self.word);
+        is_on_board.then_some(8)
+    }
+
     /// Suggestions for an unknown name: the names that contain it, or else those with the smallest edit distance.
     pub fn near(word: &str) -> Vec<&'static str> {
         const LONGEST: usize = 40;
@@ -209,6 +229,12 @@ mod tests {
             assert_eq!(tf32.is_some(), capability >= cuda::OLDEST, "{word}: {capability}");
             assert_eq!(card.target().is_too_old(), capability < cuda::OLDEST, "{word}");
             assert!((200.0..=8000.0).contains(&bandwidth), "{word}: {bandwidth} GB/s");
+            let link = card.card_link();
+            assert!(
+                link.is_none_or(|link| link >= card.link() && 2.0 * link < bandwidth),
+                "{word}: {link:?}"
+            );
+            assert!(card.cards().is_none() || link > Some(card.link()), "{word}: a board has NVLink");
             assert_eq!(KnownCard::find(word), Some(card), "{word} is listed once");
             assert_eq!(KnownCard::named(card.name), Some(card), "{word}: one card of its name");
             assert_eq!(card.target().available(), memory.0 - ASSUMED_CONTEXT.0);

@@ -25,5 +25,5 @@ pub use manager::MemoryManager;
 pub use out_of_memory::{Failure, OutOfMemory, Shortfall};
 pub use prediction::{EmbeddingDtypes, Prediction, fits, live_bytes, peak_live, predict, predict_with};
 pub use run_schedule::{EvaluationCycle, Evaluations, RunSchedule};
-pub use step_work::{Bottleneck, StepWork, Task, carried_bytes};
+pub use step_work::{Bottleneck, Exchanged, StepWork, Task, carried_bytes};
 pub use system::{Backing, System};

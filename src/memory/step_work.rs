@@ -1,7 +1,7 @@
 //! The work of an optimizer step, independent of the machine's speed.
 
 use compile::{Action, Instruction, OperandTypes, Program, StepSection, StepSections, When};
-use device::{Phase, Pool, Role};
+use device::{Collective, Phase, Pool, Role};
 use ops::{DType, ValueId};
 use spec::Allocator;
 
@@ -13,16 +13,28 @@ pub struct StepWork {
     /// Bytes transferred from device to host and from host to device, within a step.
     pub to_host_bytes: u64,
     pub to_device_bytes: u64,
-    /// Bytes that a rank sends to others in a step.
-    pub sent_bytes: u64,
+    /// Exchanges between ranks.
+    pub exchanges: Vec<Exchanged>,
     /// Bytes that every step requests from the system, such as with one request per value.
     pub asked_bytes: u64,
 }
 
-/// All launches of one operation on one device, with one operand dtype and similar load.
+/// All exchanges of one kind in one phase of a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Exchanged {
+    pub collective: Collective,
+    pub phase: Phase,
+    /// Whether only the last micro-batch exchanges.
+    pub is_last: bool,
+    /// Bytes that a rank sends to others in a step.
+    pub sent_bytes: u64,
+}
+
+/// All launches of one operation on one device in one phase, with one operand dtype and similar load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Task {
     pub operation: &'static str,
+    pub phase: Phase,
     /// `Device` or `Host`.
     pub device: Pool,
     /// Of the first operand.
@@ -79,6 +91,11 @@ impl StepWork {
         work
     }
 
+    /// Bytes that a rank sends to others in a step.
+    pub fn sent_bytes(&self) -> u64 {
+        self.exchanges.iter().map(|exchange| exchange.sent_bytes).sum()
+    }
+
     /// Adds an instruction; `mean` gives the mean of the steps of one execution's figure.
     fn add(
         &mut self,
@@ -96,6 +113,7 @@ impl StepWork {
                 let (flops, bytes) = (op.flops(inputs, outputs), op.bytes(inputs, outputs));
                 let task = Task {
                     operation: op.name(),
+                    phase: instruction.phase,
                     device: instruction.device,
                     dtype: operand.map_or(DType::F32, |ty| ty.dtype),
                     load: Bottleneck::of(flops, bytes),
@@ -111,10 +129,16 @@ impl StepWork {
                     Pool::Host | Pool::Pinned => self.to_host_bytes += bytes,
                 }
             }
-            action @ Action::Exchange { .. } => {
+            action @ &Action::Exchange { collective, .. } => {
                 let bytes = program.sent_bytes(action);
-                // Once per step, whatever the section's iterations.
-                self.sent_bytes += if instruction.when == When::Last { bytes } else { mean(bytes) };
+                let is_last = instruction.when == When::Last;
+                self.add_exchange(Exchanged {
+                    collective,
+                    phase: instruction.phase,
+                    is_last,
+                    // Once per step, whatever the section's iterations.
+                    sent_bytes: if is_last { bytes } else { mean(bytes) },
+                });
             }
             &Action::Allocate(storage) if program.allocator == Allocator::Direct => {
                 self.asked_bytes += mean(program.ty(storage).bytes());
@@ -127,9 +151,17 @@ impl StepWork {
         }
     }
 
+    fn add_exchange(&mut self, exchange: Exchanged) {
+        let key = |of: &Exchanged| (of.collective, of.phase, of.is_last);
+        match self.exchanges.iter_mut().find(|existing| key(existing) == key(&exchange)) {
+            Some(existing) => existing.sent_bytes += exchange.sent_bytes,
+            None => self.exchanges.push(exchange),
+        }
+    }
+
     fn add_task(&mut self, task: Task) {
         let is_similar = |existing: &&mut Task| {
-            let key = |of: &Task| (of.device, of.dtype, of.load);
+            let key = |of: &Task| (of.phase, of.device, of.dtype, of.load);
             key(existing) == key(&task) && existing.operation == task.operation
         };
         match self.tasks.iter_mut().find(is_similar) {

@@ -4,18 +4,22 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use super::Compiler;
+use super::exchange::node_of_data_sheet;
 use base::rates::{BytesPerSecond, FlopsPerSecond};
-use device::{DeviceKind, Factors, KnownCard, Pool, Target};
+use device::{DeviceKind, Factors, KnownCard, Phase, Pool, Target};
 use memory::{Bottleneck, StepWork, Task};
 use ops::DType;
-use spec::{HostRates, KeywordEnum as _, Precision, RunConfig, Train};
+use spec::{KeywordEnum as _, NodeRates, Precision, RunConfig, Train};
 
 /// The assumed rates of a known card's host: of the order of one thread of a server's processor. One thread of an AMD
 /// EPYC that other programs used too moved 22 GB/s in AdamW and reached 83 GFLOP/s in fp32 matmuls.
-pub const ASSUMED_HOST: HostRates = HostRates {
+pub const ASSUMED_HOST: NodeRates = NodeRates {
     link: None,
-    bandwidth: Some(BytesPerSecond(20_000_000_000)),
-    flops: Some(FlopsPerSecond(80_000_000_000)),
+    host_bandwidth: Some(BytesPerSecond(20_000_000_000)),
+    host_flops: Some(FlopsPerSecond(80_000_000_000)),
+    cards: None,
+    card_link: None,
+    network: None,
 };
 
 /// The known rates of a device, and calibration factors from measured runs.
@@ -25,10 +29,10 @@ pub struct DeviceRates {
     pub products: HashMap<Factors, f64>,
     /// Bytes per second between the device and its own memory.
     pub memory: Option<f64>,
-    /// Of a card's host and of the link to it.
-    pub host: HostRates,
+    /// Of a card's node.
+    pub node: NodeRates,
     /// Those of them that were stated, by a target file, an experiment or the command line. The others are assumed.
-    pub stated: HostRates,
+    pub stated: NodeRates,
     /// Measured times relative to these rates, of runs of all models.
     pub calibration: Calibration,
     /// The same of runs of one model, by the model's description. Preferred for runs of that model.
@@ -76,44 +80,50 @@ impl DeviceRates {
     /// These rates, with missing ones of fp32 and of the memory of the order of one thread of a server's processor: for
     /// ranking on devices of which too little was measured.
     pub fn or_assumed(mut self) -> DeviceRates {
-        let HostRates { bandwidth, flops, .. } = ASSUMED_HOST;
-        if let Some(FlopsPerSecond(rate)) = flops {
+        let NodeRates { host_bandwidth, host_flops, .. } = ASSUMED_HOST;
+        if let Some(FlopsPerSecond(rate)) = host_flops {
             self.products.entry(Factors::F32).or_insert(rate as f64);
         }
-        self.memory = self.memory.or(bandwidth.map(|BytesPerSecond(rate)| rate as f64));
+        self.memory = self.memory.or(host_bandwidth.map(|BytesPerSecond(rate)| rate as f64));
         self
     }
 
-    /// These rates with stated rates of the host and the link; a known card's missing ones are assumed.
-    pub fn with_host(self, stated: HostRates, target: &Target) -> DeviceRates {
-        let assumed = |card: &KnownCard| HostRates {
+    /// These rates with stated rates of the node; a known card's missing ones are assumed.
+    pub fn with_node(self, stated: NodeRates, target: &Target) -> DeviceRates {
+        let assumed = |card: &KnownCard| NodeRates {
             link: Some(BytesPerSecond((card.link() * 1e9) as u64)),
-            ..ASSUMED_HOST
+            ..ASSUMED_HOST.or(node_of_data_sheet(card))
         };
         let assumed = KnownCard::named(&target.name).map(assumed).unwrap_or_default();
-        DeviceRates { host: stated.or(assumed), stated, ..self }
+        DeviceRates { node: stated.or(assumed), stated, ..self }
     }
 
     /// Estimated milliseconds of an optimizer step. Operations run one after the other; each takes the longer of its
-    /// compute and memory time. Transfers overlap with them if they are prefetched. Waiting for data and launch
-    /// overhead are not counted.
+    /// compute and memory time. Transfers overlap with them if they are prefetched, exchanges between ranks with those of
+    /// their phase. Waiting for data and launch overhead are not counted.
     ///
     /// # Errors
     /// A rate is unknown.
     pub fn step_ms(&self, work: &StepWork, config: &RunConfig, target: &Target) -> Result<f64, UnknownRate> {
-        if config.ranks() > 1 {
-            return Err(UnknownRate::OfExchanges);
-        }
-        let computed: f64 = work
-            .tasks
-            .iter()
-            .map(|task| self.task_seconds(task, config, target))
-            .sum::<Result<f64, UnknownRate>>()?;
+        let computed = self.computed_seconds(work, None, config, target)?;
+        let exposed = self.exposed_seconds(work, config, target)?;
         let computed = computed + self.seconds_per_asked_byte * work.asked_bytes as f64;
         let copied = self.copied_seconds(work, config, target)?;
         let overlaps = target.kind == DeviceKind::Cuda && config.strategy.offload.ahead > 0;
         let seconds = if overlaps { computed.max(copied) } else { computed + copied };
-        Ok(1e3 * seconds)
+        Ok(1e3 * (seconds + exposed))
+    }
+
+    /// Seconds of computation in one phase of a step, or in all.
+    pub(super) fn computed_seconds(
+        &self,
+        work: &StepWork,
+        phase: Option<Phase>,
+        config: &RunConfig,
+        target: &Target,
+    ) -> Result<f64, UnknownRate> {
+        let tasks = work.tasks.iter().filter(|task| phase.is_none_or(|phase| task.phase == phase));
+        tasks.map(|task| self.task_seconds(task, config, target)).sum()
     }
 
     /// Estimated tokens per second with micro-batches of another size. `None` if a rate is unknown, or if the model has no
@@ -142,12 +152,12 @@ impl DeviceRates {
 
     /// The roofline time of an operation on a card's host.
     fn host_seconds(&self, task: &Task) -> Result<f64, UnknownRate> {
-        let BytesPerSecond(bandwidth) = self.host.bandwidth.ok_or(UnknownRate::OfHostMemory)?;
+        let BytesPerSecond(bandwidth) = self.node.host_bandwidth.ok_or(UnknownRate::OfHostMemory)?;
         let moving = task.bytes as f64 / bandwidth as f64;
         match Bottleneck::of(task.flops, task.bytes) {
             Bottleneck::Moving(_) => Ok(moving),
             Bottleneck::Computing(_) => {
-                let flops = self.host.flops.filter(|_| task.dtype == DType::F32);
+                let flops = self.node.host_flops.filter(|_| task.dtype == DType::F32);
                 let FlopsPerSecond(flops) = flops.ok_or(UnknownRate::OfHostMatmuls(task.dtype))?;
                 Ok(moving.max(task.flops as f64 / flops as f64))
             }
@@ -188,7 +198,7 @@ impl DeviceRates {
             }
             // Both directions at once.
             DeviceKind::Cuda => {
-                let BytesPerSecond(link) = self.host.link.ok_or(UnknownRate::OfLink)?;
+                let BytesPerSecond(link) = self.node.link.ok_or(UnknownRate::OfLink)?;
                 Ok(to_host.max(to_device) / link as f64)
             }
         }
@@ -208,8 +218,15 @@ pub enum UnknownRate {
     OfLink,
     OfHostMemory,
     OfHostMatmuls(DType),
-    /// Of exchanges between ranks.
+    /// Of exchanges between ranks on a CPU.
     OfExchanges,
+    /// The number of cards of a node.
+    OfCards,
+    OfCardLink,
+    /// Of the network between nodes of this number of cards.
+    OfNetwork {
+        cards: usize,
+    },
 }
 
 /// Why there is no estimate, and the key that supplies the rate.
@@ -233,7 +250,19 @@ impl fmt::Display for UnknownRate {
                 write!(f, "the host's rate of fp32 matmuls is unknown: `host_flops` {IN_TARGET}")
             }
             UnknownRate::OfHostMatmuls(_) => write!(f, "the host's rate of 16-bit matmuls is unknown"),
-            UnknownRate::OfExchanges => write!(f, "the rate of exchanges between ranks is unknown"),
+            UnknownRate::OfExchanges => write!(f, "the rate of exchanges between ranks on a CPU is unknown"),
+            UnknownRate::OfCards => {
+                write!(f, "the number of cards of a node is unknown: `cards` {IN_TARGET}")
+            }
+            UnknownRate::OfCardLink => {
+                write!(f, "the rate between the cards of a node is unknown: `card_link` {IN_TARGET}")
+            }
+            UnknownRate::OfNetwork { cards } => {
+                write!(
+                    f,
+                    "the rate between nodes of {cards} cards is unknown, for more ranks: `network` {IN_TARGET}"
+                )
+            }
         }
     }
 }
@@ -254,6 +283,7 @@ mod tests {
     fn task(operation: &'static str, flops: u64, bytes: u64) -> Task {
         Task {
             operation,
+            phase: Phase::Forward,
             device: Pool::Device,
             dtype: DType::F32,
             load: Bottleneck::of(flops, bytes),
@@ -268,7 +298,7 @@ mod tests {
             tasks: vec![task("linear", 40_000_000, 1_000_000), task("norm", 12_000_000, 6_000_000)],
             to_host_bytes: 2_000_000,
             to_device_bytes: 3_000_000,
-            sent_bytes: 0,
+            exchanges: Vec::new(),
             asked_bytes: 0,
         }
     }
@@ -277,7 +307,7 @@ mod tests {
         DeviceRates {
             products: HashMap::from([(Factors::F32, 1e9)]),
             memory: Some(1e9),
-            host: HostRates { link: Some(BytesPerSecond(100_000_000)), ..HostRates::default() },
+            node: NodeRates { link: Some(BytesPerSecond(100_000_000)), ..NodeRates::default() },
             ..DeviceRates::default()
         }
     }
@@ -300,7 +330,7 @@ mod tests {
         is_about(speeds().step_ms(&work(), &config, &card), 46.0);
         is_about(
             DeviceRates {
-                host: HostRates { link: Some(BytesPerSecond(50_000_000)), ..HostRates::default() },
+                node: NodeRates { link: Some(BytesPerSecond(50_000_000)), ..NodeRates::default() },
                 ..speeds()
             }
             .step_ms(&work(), &config, &card),
@@ -335,7 +365,7 @@ mod tests {
         let card = Target { kind: DeviceKind::Cuda, ..cpu.clone() };
         let unknown = |rates: DeviceRates, target| rates.step_ms(&work(), &config, target).unwrap_err();
         assert_eq!(unknown(DeviceRates::default(), &cpu), UnknownRate::OfDevice(Precision::Fp32));
-        let unlinked = DeviceRates { host: HostRates::default(), ..speeds() };
+        let unlinked = DeviceRates { node: NodeRates::default(), ..speeds() };
         assert_eq!(unknown(unlinked, &card), UnknownRate::OfLink);
         let mut on_the_host = work();
         on_the_host.tasks[1].device = Pool::Host;
@@ -360,13 +390,15 @@ mod tests {
     #[test]
     fn known_gpu_without_stated_rates_has_assumed_ones() {
         let card = KnownCard::find("a100-80gb").unwrap().target();
-        let stated = HostRates { link: Some(BytesPerSecond(25)), ..HostRates::default() };
-        let rates = speeds().with_host(stated, &card);
-        assert_eq!(rates.host, HostRates { link: Some(BytesPerSecond(25)), ..ASSUMED_HOST });
+        let stated = NodeRates { link: Some(BytesPerSecond(25)), ..NodeRates::default() };
+        let rates = speeds().with_node(stated, &card);
+        let node =
+            NodeRates { cards: Some(8), card_link: Some(BytesPerSecond(300_000_000_000)), ..ASSUMED_HOST };
+        assert_eq!(rates.node, NodeRates { link: Some(BytesPerSecond(25)), ..node });
         assert_eq!(rates.stated, stated);
-        let link = speeds().with_host(HostRates::default(), &card).host.link;
+        let link = speeds().with_node(NodeRates::default(), &card).node.link;
         assert_eq!(link, Some(BytesPerSecond(32_000_000_000)));
-        assert_eq!(speeds().with_host(stated, &target()).host, stated);
+        assert_eq!(speeds().with_node(stated, &target()).node, stated);
     }
 
     /// An operation on the host takes the longer of its compute and memory time, at the host's rates.
@@ -374,15 +406,16 @@ mod tests {
     fn host_operations_take_the_rates_of_the_host() {
         let mut config = small();
         let card = Target { kind: DeviceKind::Cuda, ..target() };
-        let host = HostRates {
+        let node = NodeRates {
             link: Some(BytesPerSecond(100_000_000)),
-            bandwidth: Some(BytesPerSecond(500_000_000)),
-            flops: Some(FlopsPerSecond(100_000_000)),
+            host_bandwidth: Some(BytesPerSecond(500_000_000)),
+            host_flops: Some(FlopsPerSecond(100_000_000)),
+            ..NodeRates::default()
         };
         let mut work = work();
         work.tasks[1].device = Pool::Host;
         config.strategy.offload.ahead = 0;
-        let rates = DeviceRates { host, ..speeds() };
+        let rates = DeviceRates { node, ..speeds() };
         is_about(rates.step_ms(&work, &config, &card), 40.0 + 12.0 + 30.0);
         work.tasks[0].device = Pool::Host;
         is_about(rates.step_ms(&work, &config, &card), 400.0 + 12.0 + 30.0);

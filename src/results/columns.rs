@@ -25,7 +25,7 @@ const LIVE: &str = "live";
 
 /// The first column of each block, in column order. A block continues with the fields that follow in the same struct.
 /// Blocks keep the order in which columns were added to the table, since scripts rely on it.
-const BLOCKS: [&str; 33] = [
+const BLOCKS: [&str; 34] = [
     "experiment",
     "peak_bytes",
     "host_peak_bytes",
@@ -59,6 +59,7 @@ const BLOCKS: [&str; 33] = [
     "stream_dtype",
     "buffer_bytes",
     "accuracy",
+    "estimated_exchange_ms",
 ];
 
 /// All columns except swept keys, in column order.

@@ -5,6 +5,7 @@ use super::rows::{describe, empty_row, fewer_micro_batches, predict_torch, targe
 use device::{ByRole, Pool, Role, Target};
 use plan::{Plan, PlannedRun, TorchForecast};
 use pytorch::{Fit, Phase, Purpose};
+use spec::RunConfig;
 
 /// The row that `plan --as pytorch` shows: PyTorch's memory in the place of this program's. Figures of this program that
 /// PyTorch has no counterpart of are missing, and all are missing if the run is not predicted.
@@ -28,7 +29,10 @@ pub fn pytorch_row(plan: &Plan, run: &PlannedRun) -> Row {
     match &run.torch {
         None => {}
         Some(Err(reason)) => skip(&mut row, reason),
-        Some(Ok(torch)) => predict(&mut row, torch, &target_of(plan, run)),
+        Some(Ok(torch)) => {
+            predict(&mut row, torch, &target_of(plan, run));
+            row.measured.ranks = run.config.as_ref().map(RunConfig::ranks).ok().filter(|ranks| *ranks > 1);
+        }
     }
     if let Some(torch) = &run.torch {
         predict_torch(&mut row, torch, plan.keys.torch_program(run.config.as_ref().ok()));

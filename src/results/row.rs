@@ -154,6 +154,10 @@ documented! {
         /// The PyTorch program whose memory the columns `torch_` predict: its version, and the choices of `[plan]`.
         #[serde(default)]
         pub torch_program: String,
+        /// Estimated time of the exchanges of a step between ranks, hidden by computation or not; only in predictions, if
+        /// the target's rates between cards and nodes are known.
+        #[serde(default)]
+        pub estimated_exchange_ms: Option<f64>,
         /// Swept keys with their values, in the order of the axes. Each key is a column.
         #[serde(default)]
         pub axes: Vec<(String, String)>,

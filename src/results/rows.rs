@@ -136,7 +136,7 @@ pub fn predicted_row(plan: &Plan, run: &PlannedRun, speeds: &DeviceRates) -> Row
     let mut effects: Vec<String> = fewer_micro_batches(run).into_iter().collect();
     let ranks = run.config.as_ref().map_or(1, RunConfig::ranks);
     if let Some(prediction) = run.prediction.as_ref().filter(|_| ranks > 1) {
-        let sent = prediction.work.sent_bytes;
+        let sent = prediction.work.sent_bytes();
         (row.measured.ranks, row.measured.sent_bytes) = (Some(ranks), Some(sent));
         row.measured.rank_peak_bytes = Some(prediction.device.steady_peak().live.total());
         effects.push(execute::exchanged_by_ranks(ranks, sent));
@@ -148,6 +148,8 @@ pub fn predicted_row(plan: &Plan, run: &PlannedRun, speeds: &DeviceRates) -> Row
     // Narrow tables cut the end of longer texts.
     effects.extend(untrained_effect(run));
     if let (Ok(config), Some(prediction)) = (&run.config, &run.prediction) {
+        row.estimated_exchange_ms =
+            speeds.exchange_ms(&prediction.work, config, &plan.target).ok().filter(|_| ranks > 1);
         row.estimated_step_ms = speeds.step_ms(&prediction.work, config, &plan.target).ok();
         row.estimated_fits_tokens_per_s = fits_tokens_per_s(plan, run, config, speeds);
     }
@@ -178,7 +180,8 @@ pub(super) fn untrained_effect(run: &PlannedRun) -> Option<String> {
 /// The estimated tokens per second at the largest micro-batch that fits, with the configured number of micro-batches.
 fn fits_tokens_per_s(plan: &Plan, run: &PlannedRun, config: &RunConfig, speeds: &DeviceRates) -> Option<f64> {
     let ms = speeds.step_ms(run.fits_work.as_ref()?, config, &plan.target).ok()?;
-    let tokens = run.fits_micro_batch? * config.strategy.accumulate * config.sample().positions()?;
+    let samples = run.fits_micro_batch? * config.strategy.accumulate * config.ranks();
+    let tokens = samples * config.sample().positions()?;
     Some(1e3 * tokens as f64 / ms)
 }
 

@@ -41,7 +41,7 @@ pub use schema::rules::attach_span;
 pub use schema::schedule::*;
 pub use schema::settings::Setting;
 pub use schema::strategy::*;
-pub use schema::target::{Described, HOST_THREADS, HostRates, read_target};
+pub use schema::target::{Described, HOST_THREADS, NodeRates, read_target};
 pub use schema::write::experiment_toml;
 
 use reader::declare::ChoiceTable;

@@ -186,7 +186,16 @@ fn ranks_are_planned_on_cards() {
     let text = |options: &[&str]| {
         String::from_utf8(dir.runner(&[&["plan", "t.toml", "--target"], options].concat()).stdout).unwrap()
     };
-    assert!(text(&["a100-80gb"]).contains("ranks is assumed to be 1.00 GiB"));
+    let assumed = "ranks is assumed to be 1.00 GiB";
+    assert!(text(&["a100-80gb"]).contains(assumed));
+    assert!(text(&["a100-80gb", "--target", "h100-80gb"]).contains(assumed));
+    let without = text(&["a100-80gb", "--filter", "one"]);
+    assert!(!without.contains(assumed), "a table without ranks: {without}");
+    for (run, is_cautious) in [("one", false), ("two", true)] {
+        let explain = dir.runner(&["explain", "t.toml", "--run", run, "--target", "a100-80gb"]);
+        let explained = String::from_utf8(explain.stdout).unwrap();
+        assert_eq!(explained.contains(assumed), is_cautious, "{explained}");
+    }
     let statuses = |communicator| {
         card(communicator);
         let csv = text(&["card.toml", "--format", "csv"]);
@@ -214,6 +223,39 @@ fn ranks_are_planned_on_cards() {
         planned.contains("Fewest ranks that fit: 2 for zero-1, zero-2 and zero-3; none for ddp."),
         "{planned}"
     );
+}
+
+/// Between nodes, the eight network cards of a node together are slower than the links of a card.
+#[test]
+fn plan_ranks_shards_by_the_rates_between_cards_and_nodes() {
+    let dir = TestFolder::new();
+    let sharded = concat!(env!("CARGO_MANIFEST_DIR"), "/experiments/llama-8b-sharded.toml");
+    let plan = |target: &str, more: &[&str]| {
+        let plan = ["plan", sharded, "--filter", "zero-*", "--target", target];
+        String::from_utf8(dir.runner(&[&plan, more].concat()).stdout).unwrap()
+    };
+    insta::assert_snapshot!(plan("h100-80gb", &["--columns", "memory,estimate,exchange"]));
+    let unlinked = plan("l4-24gb", &[]);
+    let unknown = "number of cards of a node is unknown: `cards` in a target file sets it";
+    assert!(unlinked.split_whitespace().collect::<Vec<_>>().join(" ").contains(unknown), "{unlinked}");
+    let card = String::from_utf8(dir.runner(&["devices", "--target", "h100-80gb"]).stdout).unwrap();
+    dir.write("card.toml", card + "network = '25 GB/s'\n");
+    let csv = plan("card.toml", &["--format", "csv"]);
+    let ms = |strategy: &str, ranks: &str| {
+        let rows = csv::Reader::from_reader(csv.as_bytes()).into_deserialize::<HashMap<String, String>>();
+        let is_it = |row: &HashMap<String, String>| {
+            row["strategy"] == strategy && row["effects"].starts_with(&format!("{ranks} ranks"))
+        };
+        let row = rows.map(Result::unwrap).find(is_it).unwrap();
+        ["estimated_exchange_ms", "estimated_step_ms"].map(|column| row[column].parse::<f64>().unwrap())
+    };
+    // A rank sends 2 (n - 1) / n of 8.03 billion numbers of 2 bytes each.
+    for (ranks, rate) in [(8.0, 450e9), (64.0, 200e9)] {
+        let [exchange, step] = ms("zero-2", &ranks.to_string());
+        let expected = 1e3 * 2.0 * (ranks - 1.0) / ranks * 16.06e9 / rate;
+        assert!((exchange / expected - 1.0).abs() < 0.01, "{exchange} and {expected} ms");
+        assert!(step > exchange, "{step} and {exchange} ms");
+    }
 }
 
 #[test]

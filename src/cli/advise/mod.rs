@@ -19,7 +19,7 @@ use base::rates::BytesPerSecond;
 use base::units::Bytes;
 use device::{DeviceKind, Limits, Target};
 use pytorch::Machine;
-use spec::{ExperimentInput, Framework, HostRates, RunConfig, Update};
+use spec::{ExperimentInput, Framework, NodeRates, RunConfig, Update};
 
 /// Search the combinations of strategy keys for the fastest run that fits the memory
 #[derive(Debug, clap::Args)]
@@ -173,8 +173,8 @@ impl<'a> Advisor<'a> {
                 Failure::input(format!("{} is not predicted for PyTorch: {reason}", run.strategy))
             })?;
         }
-        let stated = HostRates { link: args.link, ..HostRates::default() };
-        let rates = estimates::rates(&inputs.plans, &args.out, stated, inputs.host);
+        let stated = NodeRates { link: args.link, ..NodeRates::default() };
+        let rates = estimates::rates(&inputs.plans, &args.out, stated, inputs.node);
         let rates = rates.into_iter().next().unwrap_or_default();
         let rates = match plan.target.kind {
             DeviceKind::Cpu => rates.or_assumed(),

@@ -3,7 +3,7 @@
 use super::columns;
 use device::{ASSUMED_CONTEXT, KNOWN_CARDS, KnownCard};
 use plan::ASSUMED_HOST;
-use spec::{HOST_THREADS, HostRates};
+use spec::{HOST_THREADS, NodeRates};
 
 const HEADINGS: [&str; 9] = ["target", "name", "memory", "cc", "GB/s", "link", "fp32", "tf32", "16 bit"];
 
@@ -16,7 +16,8 @@ pub(super) fn text(width: usize) -> String {
         "{}
 Nothing here was measured with this program. Memory is what drivers report; \
          GB/s of it and TFLOP/s are peaks of NVIDIA's data sheets: dense, sums in fp32, bf16 and fp16 alike. \
-         cc is the compute capability, link the peak rate to the host in GB/s per direction. Assumed are \
+         cc is the compute capability, link the peak rate to the host in GB/s per direction; `devices --target NAME` has \
+         that between cards. Assumed are \
          a context of {ASSUMED_CONTEXT}, {host}, and for {assumed} the memory of {source}. Cards without a tf32 rate: \
          PyTorch's memory only, since this program does not run on them, and fp16 without bf16. A part of a name suffices: `4070`.
 
@@ -34,8 +35,8 @@ Nothing here was measured with this program. Memory is what drivers report; \
 
 /// `20.0 GB/s and 80.0 GFLOP/s for operations on the host, on 1 thread`
 fn assumed_host() -> String {
-    let HostRates { bandwidth, flops, .. } = ASSUMED_HOST;
-    let rates = [bandwidth.map(|rate| rate.to_string()), flops.map(|rate| rate.to_string())];
+    let NodeRates { host_bandwidth, host_flops, .. } = ASSUMED_HOST;
+    let rates = [host_bandwidth.map(|rate| rate.to_string()), host_flops.map(|rate| rate.to_string())];
     let rates: Vec<String> = rates.into_iter().flatten().collect();
     format!("{} for operations on the host, on {HOST_THREADS} thread", rates.join(" and "))
 }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use super::failure::{ExitStatus, Failure};
 use super::{output, terminal};
 use device::{DeviceChoice, DeviceKind, KnownCard, Limits};
+use spec::NodeRates;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -41,7 +42,8 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         let text = file.to_str().unwrap_or_default();
         let meant = if file.extension().is_none() { KnownCard::meant(text) } else { Vec::new() };
         if let [card] = meant.as_slice() {
-            output::print(&toml::to_string(&card.target()).map_err(Failure::machine)?)?;
+            let target = toml::to_string(&card.target()).map_err(Failure::machine)?;
+            output::print(&(target + &plan::node_of_data_sheet(card).to_toml()))?;
             return Ok(ExitStatus::Complete);
         }
         check_new(file, args.overwrite)?;
@@ -50,7 +52,8 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         let mut text = toml::to_string(&target).map_err(Failure::machine)?;
         if target.kind == DeviceKind::Cuda {
             let (rates, problems) = host::measure(args.device.ordinal());
-            text += &rates.to_toml();
+            let cards = device::inventory().cards.iter().filter(|card| card.name == target.name).count();
+            text += &NodeRates { cards: Some(cards).filter(|cards| *cards > 0), ..rates }.to_toml();
             problems.iter().for_each(|problem| output::note(problem));
         }
         std::fs::write(file, text)

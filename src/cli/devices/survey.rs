@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::host;
 use device::{Card, DeviceChoice, Found, Inventory, ProbeError, ProbeReport, Unavailable};
-use spec::HostRates;
+use spec::NodeRates;
 
 /// The output of `devices --json`. Unknown figures are `null`.
 #[derive(Debug, Serialize)]
@@ -123,11 +123,11 @@ fn survey_card(card: &Card) -> (Surveyed, Vec<String>) {
     };
     let (mut surveyed, mut notes) = named.probed(device::probe_in_child(Some(card.ordinal), true));
     if surveyed.problem.is_none() {
-        let (HostRates { link, bandwidth, flops }, problems) = host::measure(card.ordinal);
+        let (NodeRates { link, host_bandwidth, host_flops, .. }, problems) = host::measure(card.ordinal);
         surveyed = Surveyed {
             link_bytes_per_s: link.map(|rate| rate.0),
-            host_bytes_per_s: bandwidth.map(|rate| rate.0),
-            host_flops_per_s: flops.map(|rate| rate.0),
+            host_bytes_per_s: host_bandwidth.map(|rate| rate.0),
+            host_flops_per_s: host_flops.map(|rate| rate.0),
             ..surveyed
         };
         notes.extend(problems);

@@ -68,6 +68,9 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     let config =
         run.config.as_ref().map_err(|reason| Failure::input(format!("the run is skipped: {reason}")))?;
     let target = &plan.target;
+    if let Some(caution) = messages::communicator(target).filter(|_| config.ranks() > 1) {
+        output::say(&caution);
+    }
     let environment = |name: &str| std::env::var(name).ok();
     let know = |config: &mut spec::RunConfig| inputs.data.describe(config);
     let (settings, has_bf16) = (args.inputs.settings(), !target.is_too_old());

@@ -16,7 +16,7 @@ use ::plan::{Choice, Combination, DeviceRates, Experiment, Point, Purpose, catal
 use base::rates::BytesPerSecond;
 use candidates::{Candidates, Decider};
 use device::DeviceKind;
-use spec::{Framework, HostRates, TorchProgram};
+use spec::{Framework, NodeRates, TorchProgram};
 use subject::Subject;
 pub(super) use subject::{context_of, model_key};
 
@@ -196,8 +196,8 @@ impl Planned {
 
     /// The rates of the target, with the link's if it is stated.
     fn rates(&self, out: &Path, link: Option<BytesPerSecond>) -> DeviceRates {
-        let stated = HostRates { link, ..HostRates::default() };
-        let rates = estimates::rates(&self.inputs.plans, out, stated, self.inputs.host);
+        let stated = NodeRates { link, ..NodeRates::default() };
+        let rates = estimates::rates(&self.inputs.plans, out, stated, self.inputs.node);
         rates.into_iter().next().unwrap_or_default()
     }
 

@@ -19,7 +19,7 @@ use compare::Options;
 use device::DeviceKind;
 use plan::{DeviceRates, Plan, PlannedRun, Purpose};
 use results::Row;
-use spec::HostRates;
+use spec::NodeRates;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -60,13 +60,12 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     check_link(&args, &inputs, pytorch.is_some())?;
     let (rows, rates) = args.rows(&inputs, pytorch.is_some());
     let basis = rates.map(|rates| estimates::Basis::of(&inputs.plans, &rates, &rows, &args.out));
-    let communicator = inputs.plans.iter().find_map(messages::communicator);
-    let cautions =
-        target.and_then(|target| target.figures.caution()).into_iter().chain(communicator.as_deref());
+    let cautions = target.and_then(|target| target.figures.caution()).into_iter();
     let cautions =
         cautions.chain(basis.as_ref().and_then(estimates::Basis::caution)).collect::<Vec<_>>().join("; ");
     let caution = Some(cautions).filter(|text| !text.is_empty());
-    let options = Options { caution, pytorch, ..args.table.options(None) };
+    let ranks_caution = target.and_then(messages::communicator);
+    let options = Options { caution, ranks_caution, pytorch, ..args.table.options(None) };
     let shown: HashSet<(&str, &[(String, String)])> =
         rows.iter().map(|row| (row.strategy.as_str(), row.axes.as_slice())).collect();
     let is_shown = |run: &PlannedRun| shown.contains(&(run.strategy.as_str(), run.axes.as_slice()));
@@ -122,8 +121,8 @@ impl Args {
         if of_pytorch {
             return (inputs.plans.iter().flat_map(|plan| rows(plan, None, &self.filter)).collect(), None);
         }
-        let stated = HostRates { link: self.link, ..HostRates::default() };
-        let rates = estimates::rates(&inputs.plans, &self.out, stated, inputs.host);
+        let stated = NodeRates { link: self.link, ..NodeRates::default() };
+        let rates = estimates::rates(&inputs.plans, &self.out, stated, inputs.node);
         let plans = inputs.plans.iter().zip(&rates);
         let rows = plans.flat_map(|(plan, rates)| rows(plan, Some(rates), &self.filter)).collect();
         (rows, Some(rates))

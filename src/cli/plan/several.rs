@@ -91,9 +91,13 @@ fn cautions(machines: &[(String, Vec<Row>)], inputs: &[Inputs]) -> Vec<String> {
         }
     }
     let each = |names: &[&str]| if names.len() > 1 { "each " } else { "" };
+    let mut with_ranks =
+        machines.iter().zip(inputs).filter(|((_, rows), _)| rows.iter().any(|row| row.ranks.is_some()));
+    let of_ranks = with_ranks.find_map(|(_, inputs)| messages::communicator(&inputs.plans.first()?.target));
     found
         .into_iter()
         .map(|(caution, names)| format!("{}: {}{caution}", names.join(", "), each(&names)))
+        .chain(of_ranks)
         .collect()
 }
 

@@ -14,7 +14,7 @@ use plan::LARGEST_BATCH;
 use results::Status;
 
 /// In the order of the table.
-pub(super) static ALL: [TableColumn; 38] = [
+pub(super) static ALL: [TableColumn; 39] = [
     TableColumn {
         name: "memory",
         title: ColumnTitle::Unit,
@@ -122,6 +122,18 @@ pub(super) static ALL: [TableColumn; 38] = [
         predicted: IfKnown,
         cell: |_, entry| Cell::number(entry.row.estimated_step_ms?, milliseconds),
         explanation: |_| "estimated step time (roofline)",
+    },
+    TableColumn {
+        name: "exchange",
+        title: Fixed("exch ms"),
+        rank: |_| 4,
+        measured: OnRequest,
+        predicted: IfKnown,
+        cell: |_, entry| {
+            let row = &entry.row;
+            Cell::number(row.estimated_exchange_ms.or(row.exchange_ms)?, milliseconds)
+        },
+        explanation: |_| "time of exchanges between ranks, hidden by computation or not",
     },
     TableColumn {
         name: "interval",

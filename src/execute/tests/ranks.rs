@@ -135,7 +135,7 @@ fn run_rank(config: &RunConfig, mut device: Box<dyn Device>, target: &Target, st
     trained.counts = engine.counts();
     let evaluations = Some(Evaluations { every: steps, batches: 1 });
     let predicted = predict(&program, target, RunSchedule { steps, evaluations });
-    assert_eq!(trained.counts.sent_bytes, steps as u64 * predicted.work.sent_bytes);
+    assert_eq!(trained.counts.sent_bytes, steps as u64 * predicted.work.sent_bytes());
     assert_eq!(engine.ledger().usage(Pool::Device), &predicted.device, "rank {}", rank.index);
     assert_eq!(engine.ledger().usage_at(Pool::Host), &predicted.host, "rank {}", rank.index);
     let is_number = |bucket: &&Bucket| {

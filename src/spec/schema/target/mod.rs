@@ -19,11 +19,14 @@ use base::rates::{BytesPerSecond, FlopsPerSecond};
 use base::regular;
 use base::units::Bytes;
 use device::{
-    self, ASSUMED_CONTEXT, DeviceKind, Figures, LEAST_PRODUCT_WORKSPACE_PER_THREAD, OPERAND_ALIGNMENT, Target,
+    self, ASSUMED_CONTEXT, DeviceKind, Figures, KnownCard, LEAST_PRODUCT_WORKSPACE_PER_THREAD,
+    OPERAND_ALIGNMENT, Target,
 };
 
 /// More than any machine has; keeps sums of sizes within 64 bits.
 const THREADS: UsizeRange = UsizeRange(1..=1 << 16);
+/// As many as ranks.
+const CARDS: UsizeRange = UsizeRange(1..=4096);
 const LARGEST_POWER: u64 = 1 << 30;
 
 const POSITIVE_SIZE: ByteSize = ByteSize { holds: |bytes| bytes > 0, expected: "a size above 0" };
@@ -52,41 +55,56 @@ fn is_workspace(bytes: u64) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Described {
     pub target: Target,
-    pub host: HostRates,
+    pub node: NodeRates,
     /// Keys that the file does not set, and the values used instead.
     pub filled_in: Vec<(&'static str, Bytes)>,
 }
 
-/// Rates of a card's host and of the link to it, which time estimates need. They change no memory and are part of no
-/// run.
+/// Rates of the node that a card is in, which time estimates need: of its host, of the links, and of the network to other
+/// nodes. They change no memory and are part of no run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HostRates {
+pub struct NodeRates {
     /// Bytes per second from device to host memory, and as many back.
     pub link: Option<BytesPerSecond>,
     /// Bytes per second that the host's operations read and write.
-    pub bandwidth: Option<BytesPerSecond>,
+    pub host_bandwidth: Option<BytesPerSecond>,
     /// Rate of the host's fp32 matmuls.
-    pub flops: Option<FlopsPerSecond>,
+    pub host_flops: Option<FlopsPerSecond>,
+    /// Cards of a node.
+    pub cards: Option<usize>,
+    /// Bytes per second that a card sends to other cards of its node, and receives as many.
+    pub card_link: Option<BytesPerSecond>,
+    /// A card's share of the bytes per second that its node sends to other nodes, and receives as many.
+    pub network: Option<BytesPerSecond>,
 }
 
-impl HostRates {
+impl NodeRates {
     /// These rates; missing ones are taken from `others`.
-    pub fn or(self, others: HostRates) -> HostRates {
-        HostRates {
+    pub fn or(self, others: NodeRates) -> NodeRates {
+        NodeRates {
             link: self.link.or(others.link),
-            bandwidth: self.bandwidth.or(others.bandwidth),
-            flops: self.flops.or(others.flops),
+            host_bandwidth: self.host_bandwidth.or(others.host_bandwidth),
+            host_flops: self.host_flops.or(others.host_flops),
+            cards: self.cards.or(others.cards),
+            card_link: self.card_link.or(others.card_link),
+            network: self.network.or(others.network),
         }
     }
 
     /// As lines of a target file.
     pub fn to_toml(self) -> String {
-        let HostRates { link, bandwidth, flops } = self;
-        let link = link.map(|rate| format!("link = \"{rate}\"\n"));
-        let threads = bandwidth.map(|_| format!("host_threads = {HOST_THREADS}\n"));
-        let bandwidth = bandwidth.map(|rate| format!("host_bandwidth = \"{rate}\"\n"));
-        let flops = flops.map(|rate| format!("host_flops = \"{rate}\"\n"));
-        [link, threads, bandwidth, flops].into_iter().flatten().collect()
+        let NodeRates { link, host_bandwidth, host_flops, cards, card_link, network } = self;
+        let rate = |key, rate: Option<BytesPerSecond>| rate.map(|rate| format!("{key} = \"{rate}\"\n"));
+        let lines = [
+            rate("link", link),
+            host_bandwidth.map(|_| format!("host_threads = {HOST_THREADS}\n")),
+            rate("host_bandwidth", host_bandwidth),
+            host_flops.map(|rate| format!("host_flops = \"{rate}\"\n")),
+            cards.map(|cards| format!("cards = {cards}\n")),
+            rate("card_link", card_link),
+            rate("network", network),
+        ];
+        lines.into_iter().flatten().collect()
     }
 }
 
@@ -174,6 +192,7 @@ pub(crate) fn reference() -> Vec<DeclaredKey> {
     let required = |key, doc, accepts| DeclaredKey::new(key, doc, accepts, None);
     let key = |key, doc, accepts, default| DeclaredKey::new(key, doc, accepts, Some(default));
     let (of_cards, measured) = ("that of every card", "unknown");
+    let of_name = "that of a known card's data sheet";
     vec![
         required("name", "Name of the device.", Accepts::parsed(&NonEmptyText)),
         required("kind", "Kind of the device.", Accepts::parsed(&kind)),
@@ -227,6 +246,19 @@ pub(crate) fn reference() -> Vec<DeclaredKey> {
             measured,
         ),
         key("host_flops", "Rate of the host's fp32 matmuls.", Accepts::parsed(&FLOP_RATE), measured),
+        key("cards", "Cards of a node.", Accepts::parsed(&CARDS), of_name),
+        key(
+            "card_link",
+            "Rate between a card and others of its node, per direction.",
+            Accepts::parsed(&BYTE_RATE),
+            of_name,
+        ),
+        key(
+            "network",
+            "Rate between a node and others, per direction, divided by `cards`.",
+            Accepts::parsed(&BYTE_RATE),
+            measured,
+        ),
     ]
 }
 
@@ -254,7 +286,8 @@ fn described<'a>(reader: &'a Reader<'a>, table: &'a Table) -> Option<Described> 
     let limited = keys.optional("limited", Boolean);
     let host_memory = keys.optional("host_memory", POSITIVE_SIZE);
     let figures = keys.optional("figures", keyword::<Figures>());
-    let host = host_rates(reader, &mut keys, on_cpu);
+    let has_cards = name.as_deref().and_then(KnownCard::named).is_some_and(|card| card.cards().is_some());
+    let node = node_rates(reader, &mut keys, on_cpu, has_cards);
     keys.finish();
 
     let (name, memory, threads, capability) = (name?, memory?, threads?, capability?);
@@ -285,15 +318,22 @@ fn described<'a>(reader: &'a Reader<'a>, table: &'a Table) -> Option<Described> 
         figures: figures.unwrap_or_default(),
         ..blank
     };
-    Some(Described { target, host: host?, filled_in })
+    Some(Described { target, node: node?, filled_in })
 }
 
-/// The rates of a card's host and link. A CPU has none of these keys.
-fn host_rates<'a>(reader: &'a Reader<'a>, keys: &mut Keys<'a>, on_cpu: bool) -> Option<HostRates> {
-    for key in ["communicator", "link", "host_threads", "host_bandwidth", "host_flops"] {
+/// The rates of a card's node. A CPU has none of these keys. `has_cards`: whether its name supplies `cards`.
+fn node_rates<'a>(
+    reader: &'a Reader<'a>,
+    keys: &mut Keys<'a>,
+    on_cpu: bool,
+    has_cards: bool,
+) -> Option<NodeRates> {
+    let of_host = ["link", "host_threads", "host_bandwidth", "host_flops"];
+    let of_ranks = ["communicator", "cards", "card_link", "network"];
+    for key in of_host.into_iter().chain(of_ranks) {
         if let Some(entry) = keys.entry(key).filter(|_| on_cpu) {
             let why = match key {
-                "communicator" => "ranks on a CPU exchange in shared memory",
+                key if of_ranks.contains(&key) => "ranks on a CPU exchange in shared memory",
                 _ => "a CPU's device and host pools are one memory",
             };
             let problem = format!("`{key}` is a key of cards: {why}");
@@ -303,8 +343,23 @@ fn host_rates<'a>(reader: &'a Reader<'a>, keys: &mut Keys<'a>, on_cpu: bool) -> 
     let (link, threads) = (keys.optional("link", BYTE_RATE), keys.optional("host_threads", HostThreads));
     let (bandwidth, flops) =
         (keys.optional("host_bandwidth", BYTE_RATE), keys.optional("host_flops", FLOP_RATE));
+    if let Some(entry) = keys.entry("network").filter(|_| !on_cpu && !has_cards)
+        && keys.entry("cards").is_none()
+    {
+        let problem = Problem::new("`network` has no effect without `cards`: ranks may all be in one node");
+        reader.problem(problem.at(entry.key_span).help("add the cards of a node, such as `cards = 8`"));
+    }
+    let cards = keys.optional("cards", CARDS);
+    let (card_link, network) = (keys.optional("card_link", BYTE_RATE), keys.optional("network", BYTE_RATE));
     threads?;
-    Some(HostRates { link: link?, bandwidth: bandwidth?, flops: flops? })
+    Some(NodeRates {
+        link: link?,
+        host_bandwidth: bandwidth?,
+        host_flops: flops?,
+        cards: cards?,
+        card_link: card_link?,
+        network: network?,
+    })
 }
 
 /// A required key.

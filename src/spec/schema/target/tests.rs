@@ -15,7 +15,7 @@ fn error_of(change: impl FnOnce(&mut Target)) -> String {
     change(&mut target);
     match described(&toml::to_string(&target).unwrap()) {
         Ok(read) => {
-            assert_eq!(read, Described { target, host: HostRates::default(), filled_in: Vec::new() });
+            assert_eq!(read, Described { target, node: NodeRates::default(), filled_in: Vec::new() });
             String::new()
         }
         Err(error) => error,
@@ -176,22 +176,25 @@ fn unreadable_files_are_reported() {
 }
 
 #[test]
-fn rates_of_host_and_link_read_back() {
-    let rates = HostRates {
+fn rates_of_a_node_read_back() {
+    let rates = NodeRates {
         link: Some(BytesPerSecond(25_100_000_000)),
-        bandwidth: Some(BytesPerSecond(9_530_000_000)),
-        flops: Some(FlopsPerSecond(95_000_000_000)),
+        host_bandwidth: Some(BytesPerSecond(9_530_000_000)),
+        host_flops: Some(FlopsPerSecond(95_000_000_000)),
+        cards: Some(8),
+        card_link: Some(BytesPerSecond(450_000_000_000)),
+        network: Some(BytesPerSecond(50_000_000_000)),
     };
     let read = described(&format!("{CARD}{}", rates.to_toml())).unwrap();
-    assert_eq!(read.host, rates);
+    assert_eq!(read.node, rates);
     assert_eq!(read.target, described(CARD).unwrap().target, "rates are no part of a run's target");
-    assert_eq!(HostRates::default().to_toml(), "");
+    assert_eq!(NodeRates::default().to_toml(), "");
     let home = read.target.workspace_limits(device::Pool::Host);
     assert_eq!(home.threads, HOST_THREADS, "as the error message states");
 }
 
 #[test]
-fn wrong_rates_of_host_and_link_are_reported() {
+fn wrong_rates_of_a_node_are_reported() {
     let error = |line: &str| first_lines(&described(&format!("{CARD}{line}\n")).unwrap_err());
     let rate = "a rate with its unit, such as \"25 GB/s\" (10^9 bytes per second)";
     assert_eq!(error("link = \"25 GB\""), format!("`link` must be {rate}, not \"25 GB\"\n --> FILE:4:8"));
@@ -201,11 +204,24 @@ fn wrong_rates_of_host_and_link_are_reported() {
     );
     let flops = "`host_flops` must be a rate with its unit, such as \"90 GFLOP/s\", not \"90 GB/s\"";
     assert_eq!(error("host_flops = \"90 GB/s\""), format!("{flops}\n --> FILE:4:14"));
+    assert_eq!(error("cards = 0"), "`cards` must be a whole number from 1 to 4096, not 0\n --> FILE:4:9");
+    for wrong in ["0 GB/s", "-1 GB/s", "50 Gb/s"] {
+        let network = format!("`network` must be {rate}, not \"{wrong}\"\n --> FILE:4:11");
+        assert_eq!(error(&format!("network = \"{wrong}\"\ncards = 8")), network);
+    }
+    let of_no_node = "`network` has no effect without `cards`: ranks may all be in one node\n --> FILE:4:1";
+    assert_eq!(error("network = \"50 GB/s\""), of_no_node);
+    let known = CARD.replace("my card", "NVIDIA H100 80GB HBM3");
+    assert!(described(&format!("{known}network = \"50 GB/s\"\n")).is_ok(), "its data sheet has the cards");
     let threads =
         "`host_threads` must be 1, the number of threads that operations on a card's host run on, not 16";
     assert_eq!(error("host_threads = 16"), format!("{threads}\n --> FILE:4:16"));
     let cpu = "name = \"mine\"\nkind = \"cpu\"\nmemory = 1000000\nthreads = 8\n";
-    let on_cpu = described(&format!("{cpu}link = \"25 GB/s\"\nhost_threads = 1")).unwrap_err();
+    let on_cpu = described(&format!("{cpu}link = \"25 GB/s\"\nhost_threads = 1\ncards = 2")).unwrap_err();
+    assert!(
+        on_cpu.contains("`cards` is a key of cards: ranks on a CPU exchange in shared memory"),
+        "{on_cpu}"
+    );
     for key in ["link", "host_threads"] {
         let problem = format!("`{key}` is a key of cards: a CPU's device and host pools are one memory");
         assert!(on_cpu.contains(&problem), "{on_cpu}");
