@@ -369,9 +369,7 @@ pub const KEYS: &[Key] = &[
             Need { of: RANKS.split_at(1).1, key: "graph", one_of: &["false"] },
             Need { of: RANKS.split_at(1).1, key: MODEL, one_of: WITHOUT_BATCH_NORM },
             Need { of: &["{ data = 3 }"], key: "offload", one_of: WITHOUT_THRESHOLD },
-            Need { of: SHARDED, key: "optimizer_state", one_of: &[r#""fp32""#, r#""bf16""#] },
             Need { of: SHARDED, key: "rounding", one_of: &[r#""nearest""#] },
-            Need { of: SHARDED, key: "update", one_of: &[r#""after_backward""#] },
             Need { of: SHARDED, key: "place", one_of: &["{}"] },
             Need { of: SHARDED_PARAMETERS, key: "init", one_of: &[r#""device""#, r#""host""#] },
             Need {

@@ -8,7 +8,7 @@ use super::value::{BatchBuffer, ShapeSource, Share, Value};
 use crate::lengths::LengthPrograms;
 use device::{Event, Phase, Placed, Pool, Role, Work};
 use graph::{Initial, MicroBatch, Pass, Scope, ScopeId};
-use ops::{Loss, Member, Members, Storage, TensorType, UpdateFormat, ValueId};
+use ops::{DType, Loss, Member, Members, Storage, TensorType, UpdateFormat, ValueId};
 use spec::Allocator;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -114,6 +114,9 @@ pub struct Bucket {
     pub format: UpdateFormat,
     /// Index of the optimizer's parameter group, if its parameters are trained.
     pub update: usize,
+    /// The dtype that shares of its parameters are cast to before they are gathered, if ranks divide them and all operations
+    /// read them in a narrower dtype.
+    pub cast_to: Option<DType>,
     pub members: Members,
     /// The parameters that this rank has: all members, or its share.
     pub parameters: ValueId,
@@ -352,12 +355,12 @@ impl Program {
         gradients.is_some_and(|gradients| self.ty(gradients).elements() < self.ty(whole).elements())
     }
 
-    /// The share that a value is gathered from: a bucket with all members, or one of them.
-    pub(crate) fn gathered_from(&self, id: ValueId) -> Option<(ValueId, ValueId)> {
+    /// The index of the bucket that a value is gathered with, if ranks divide it: a bucket with all members, or one of them.
+    pub(crate) fn gathered_with(&self, id: ValueId) -> Option<usize> {
         let whole = self.parent_or_self(id);
-        let ShapeSource::Bucket(bucket) = self.value(whole).shape_source else { return None };
-        let bucket = &self.buckets[bucket];
-        (bucket.whole == whole && bucket.parameters != whole).then_some((whole, bucket.parameters))
+        let ShapeSource::Bucket(index) = self.value(whole).shape_source else { return None };
+        let bucket = &self.buckets[index];
+        (bucket.whole == whole && bucket.parameters != whole).then_some(index)
     }
 
     /// By value: whether it is one of `ids`.

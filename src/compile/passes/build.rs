@@ -109,6 +109,7 @@ fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<
             storage: group.storage,
             format: group.format,
             update: group.update,
+            cast_to: group.cast_to,
             members: members.clone(),
             parameters: of,
             whole: of,
@@ -144,6 +145,8 @@ pub(crate) struct Group {
     /// Whether they are buffers of the model, not parameters.
     buffers: bool,
     dtype: DType,
+    /// The narrower dtype that ranks gather them in, if they divide them.
+    cast_to: Option<DType>,
     /// The storage format of frozen parameters.
     storage: Storage,
     pub(crate) format: UpdateFormat,
@@ -171,6 +174,7 @@ pub(crate) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
     let updates = config.train.optimizer.groups();
     let devices = devices(&graph.scopes, config);
     let ranks = config.ranks();
+    let narrower = config.shards_parameters().then(|| dtypes.narrower(graph));
     // Random sites follow the order of the graph's parameters, whatever the buckets.
     let mut next = 0..;
     let site = |value: &GraphValue| match value.kind {
@@ -200,7 +204,9 @@ pub(crate) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
             UpdateFormat::default()
         };
         let device = devices.get(value.scope.index()).copied().unwrap_or(Pool::Device);
-        let group = Group { layer, trainable, buffers, dtype, storage, format, update, device };
+        let is_cast = storage == Storage::Plain && !buffers;
+        let cast_to = narrower.as_ref().filter(|_| is_cast).and_then(|narrower| narrower[index]);
+        let group = Group { layer, trainable, buffers, dtype, cast_to, storage, format, update, device };
         let place = *group_index.entry(group).or_insert(groups.len());
         if place == groups.len() {
             groups.push((group, Vec::new()));
@@ -209,8 +215,9 @@ pub(crate) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
     }
     groups.sort_by_key(|(group, _)| group.layer);
     groups.into_iter().map(move |(group, parameters)| {
-        let all = [group.format.narrowest(), group.storage.dtype(), dtypes.parameters, dtypes.gradients];
-        let narrowest = all.into_iter().min_by_key(|dtype| dtype.bits()).unwrap_or(dtypes.parameters);
+        let formats = [group.format.narrowest(), group.storage.dtype()];
+        let all = formats.into_iter().chain([dtypes.parameters, dtypes.gradients]).chain(group.cast_to);
+        let narrowest = all.min_by_key(|dtype| dtype.bits()).unwrap_or(dtypes.parameters);
         let tensor = |&(index, _): &(usize, graph::Initial)| {
             let GraphValue { ty: TensorType { shape, .. }, stacked, .. } = graph.values[index];
             let decay = updates[group.update].decays(shape.dims().len());

@@ -5,8 +5,9 @@ use std::collections::{HashMap, HashSet};
 
 use super::Draft;
 use super::annotations::Annotations;
+use super::gathers::{self, Gathered};
 use crate::ir::{Action, Instruction, Offloadable, Program, Stage, Value, Variant, View};
-use device::{Collective, Phase, Pool, Queue, Role};
+use device::{Phase, Pool, Queue, Role};
 use graph::ScopeId;
 use ops::{TensorType, ValueId};
 
@@ -14,13 +15,15 @@ pub(super) fn insert(draft: &mut Draft) {
     let program = &mut draft.program;
     for section in 0..program.sections.len() {
         let mut code = std::mem::take(&mut program.sections[section].code);
+        let cast_before = gathers::remove_casts(program, &mut code);
         code.iter_mut()
             .for_each(|instruction| instruction.device = draft.annotations.device_for(program, instruction));
         let offloaded = match draft.annotations.min_offload_bytes {
             Some(least) => choose_offloaded(program, &code, least, draft.annotations.host),
             None => HashMap::new(),
         };
-        program.sections[section].code = insert_transfers(program, code, offloaded, &draft.annotations);
+        program.sections[section].code =
+            insert_transfers(program, code, offloaded, cast_before, &draft.annotations);
     }
     program.stage = Stage::Transferred;
 }
@@ -84,6 +87,7 @@ fn insert_transfers(
     program: &mut Program,
     code: Vec<Instruction>,
     offloaded: HashMap<ValueId, ValueId>,
+    cast_before: HashMap<ValueId, ValueId>,
     annotations: &Annotations,
 ) -> Vec<Instruction> {
     let mut copies = LocalCopies {
@@ -92,6 +96,7 @@ fn insert_transfers(
         offloaded,
         layer_pass: None,
         copies: HashMap::new(),
+        cast_before,
         gathered: Gathered::default(),
         written: HashMap::new(),
         pending_stores: HashMap::new(),
@@ -110,7 +115,8 @@ fn insert_transfers(
         [annotations.ahead, annotations.gather_ahead].map(|ahead| prefetch_points(&transferred, ahead));
     for (index, transferred) in transferred.iter().enumerate() {
         for (earliest, fetch) in &transferred.fetches {
-            let before = points[usize::from(fetch.action.collective().is_some())][index];
+            let is_copy = matches!(fetch.action, Action::Copy { .. });
+            let before = points[usize::from(!is_copy)][index];
             fetches[before.max(*earliest)].push(fetch.clone());
         }
     }
@@ -226,6 +232,8 @@ struct LocalCopies<'a> {
     /// `None` before the first instruction.
     layer_pass: Option<LayerPass>,
     copies: HashMap<(Pool, ValueId), ValueId>,
+    /// By cast of a parameter whose share is cast before it is gathered: the parameter.
+    cast_before: HashMap<ValueId, ValueId>,
     gathered: Gathered,
     /// By storage: the instruction after the last one that writes it.
     written: HashMap<ValueId, usize>,
@@ -236,39 +244,6 @@ struct LocalCopies<'a> {
     dead_stores: Vec<(usize, ValueId)>,
     /// By cast of a remote value: its layer and pass, and the launch on the original operands.
     casts: HashMap<ValueId, (LayerPass, Instruction)>,
-}
-
-/// The buckets that were gathered. Ranks with other numbers of samples must gather the same: layers are counted as they
-/// follow each other, whatever else is between them and however often a slice of the loss turns from forward to backward.
-#[derive(Default)]
-struct Gathered {
-    layer: Option<ScopeId>,
-    /// Of the layer, counted from the first; a layer that follows another is counted again.
-    number: usize,
-    /// By whole bucket: its copy, and the number of the layer that used it last.
-    copies: HashMap<ValueId, (ValueId, usize)>,
-}
-
-impl Gathered {
-    /// The next instruction that reads gathered parameters is of this layer.
-    fn enter(&mut self, layer: ScopeId) {
-        if self.layer != Some(layer) {
-            (self.layer, self.number) = (Some(layer), self.number + 1);
-        }
-    }
-
-    /// The copy of a bucket if at most `kept` layers followed the one that used it last. A layer that is gathered so far ahead
-    /// would be gathered before its earlier copy is freed.
-    fn copy_of(&mut self, whole: ValueId, kept: usize) -> Option<ValueId> {
-        let (copy, last) = self.copies.get_mut(&whole)?;
-        let is_kept = self.number - *last <= kept;
-        *last = self.number;
-        is_kept.then_some(*copy)
-    }
-
-    fn add(&mut self, whole: ValueId, copy: ValueId) {
-        self.copies.insert(whole, (copy, self.number));
-    }
 }
 
 impl LocalCopies<'_> {
@@ -314,7 +289,7 @@ impl LocalCopies<'_> {
             }
         }
         let is_remote = |of: &ValueId| {
-            self.program.value(*of).pool.home() != device || self.program.gathered_from(*of).is_some()
+            self.program.value(*of).pool.home() != device || self.program.gathered_with(*of).is_some()
         };
         if let Some(cast) = cast.filter(|cast| cast.action.reads().iter().any(is_remote)) {
             let outputs = cast.action.writes().iter();
@@ -354,8 +329,13 @@ impl LocalCopies<'_> {
         if let Some(launch) = self.cast_in_other_layer(original) {
             return self.repeat_cast(original, launch, (scope, phase, device), fetches, casts);
         }
-        if let Some((whole, share)) = self.program.gathered_from(original) {
-            return self.gathered(original, (whole, share), (scope, phase, device), fetches);
+        let parameter = self.cast_before.get(&original).copied().unwrap_or(original);
+        if let Some(bucket) = self.program.gathered_with(parameter) {
+            let local = self.gathered(bucket, (scope, phase, device), fetches);
+            let View { range, .. } = self.program.value(parameter).view.expect("parameters lie in buckets");
+            let view = self.program.add_view_like(parameter, range, local);
+            self.register(device, original, view);
+            return view;
         }
         let from = match self.offloaded.get(&original) {
             Some(&host) if phase == Phase::Backward => host,
@@ -370,11 +350,10 @@ impl LocalCopies<'_> {
         local
     }
 
-    /// The local version of a parameter that is gathered with its bucket.
+    /// The gathered parameters of a bucket.
     fn gathered(
         &mut self,
-        original: ValueId,
-        (whole, share): (ValueId, ValueId),
+        bucket: usize,
         (scope, phase, device): (ScopeId, Phase, Pool),
         fetches: &mut Vec<(usize, Instruction)>,
     ) -> ValueId {
@@ -383,20 +362,16 @@ impl LocalCopies<'_> {
             true => usize::MAX,
             false => self.annotations.gather_ahead,
         };
-        let local = match self.gathered.copy_of(whole, kept) {
-            Some(local) => local,
-            None => {
-                let local = self.add_local((device, phase), whole);
-                self.gathered.add(whole, local);
-                let gather = Action::Exchange { collective: Collective::AllGather, from: share, to: local };
-                fetches.push((0, Instruction::new(gather, scope, phase)));
-                local
-            }
-        };
-        let View { range, .. } = self.program.value(original).view.expect("parameters lie in buckets");
-        let view = self.program.add_view_like(original, range, local);
-        self.register(device, original, view);
-        view
+        let whole = self.program.buckets[bucket].whole;
+        if let Some(local) = self.gathered.copy_of(whole, kept) {
+            return local;
+        }
+        let pool = self.annotations.operand_pool(device, phase);
+        let (local, gather) = gathers::gather(self.program, bucket, pool);
+        self.gathered.add(whole, local);
+        self.program.originals.insert(local, whole);
+        fetches.extend(gather.into_iter().map(|action| (0, Instruction::new(action, scope, phase))));
+        local
     }
 
     /// The launch that cast a remote value for another layer or pass. Such a cast is repeated: a kept cast would live

@@ -10,6 +10,7 @@ use crate::ir::{
     Variant,
 };
 use device::{DeviceKind, Phase, Pool, Role, Target};
+use graph::Graph;
 use ops::{Arithmetic, Cast, DType, Fill, Loss, Op, Operand, SCALE, STEP_COUNTS_LEN, TensorType, ValueId};
 use spec::{LossScale, Precision, RunConfig, StorageDtype, Strategy};
 
@@ -48,6 +49,25 @@ impl Dtypes {
             Operand::Full => Some(DType::F32),
             Operand::Any => None,
         }
+    }
+
+    /// By value of the graph: the dtype that all operations require of it, if they agree on one.
+    fn agreed(&self, graph: &Graph) -> Vec<Option<DType>> {
+        let mut agreed: Vec<Option<Option<DType>>> = vec![None; graph.values.len()];
+        for node in &graph.nodes {
+            for (operand, &input) in node.inputs.iter().enumerate() {
+                let required = self.required(node.op.operand(operand));
+                let dtype = agreed[input].get_or_insert(required);
+                *dtype = dtype.filter(|dtype| Some(*dtype) == required);
+            }
+        }
+        agreed.into_iter().map(Option::flatten).collect()
+    }
+
+    /// By value of the graph: the dtype narrower than that of parameters in which all operations read it, if there is one.
+    pub(crate) fn narrower(&self, graph: &Graph) -> Vec<Option<DType>> {
+        let is_narrower = |dtype: &DType| dtype.bits() < self.parameters.bits();
+        self.agreed(graph).into_iter().map(|agreed| agreed.filter(is_narrower)).collect()
     }
 }
 

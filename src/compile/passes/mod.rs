@@ -11,6 +11,7 @@ mod dtypes;
 mod empty_cache;
 mod events;
 mod fuse_casts;
+mod gathers;
 mod graph_capture;
 mod host_buffers;
 mod in_place;

@@ -9,7 +9,7 @@ use super::dtypes::Dtypes;
 use super::sections::fill_with_zeros;
 use crate::ir::{
     Action, Bucket, BucketState, Instruction, LossScaling, Program, Results, Section, SectionKind,
-    ShapeSource, Stage, Value,
+    ShapeSource, Stage, Value, View,
 };
 use device::{Collective, Phase, Pool, Queue, Role};
 use graph::ScopeId;
@@ -112,24 +112,57 @@ fn apply_in_backward(program: &mut Program, updates: Vec<Instruction>) {
             cast_of.extend(casts.zip(originals));
         }
     }
-    let sums: HashMap<ValueId, ValueId> = code
-        .iter()
-        .filter_map(|instruction| match instruction.action {
-            Action::Exchange { from, to, .. } => Some((from, to)),
-            _ => None,
-        })
-        .collect();
+    for bucket in &program.buckets {
+        // Parameters that ranks divide are used as a whole.
+        let [own, whole] = [bucket.parameters, bucket.whole].map(|id| last_use[id.index()]);
+        last_use[bucket.parameters.index()] = own.max(whole);
+    }
+    let sums = Sums::of(program, &code);
     let mut updates_after: Vec<Vec<Instruction>> = vec![Vec::new(); code.len()];
+    let mut last = 0;
     for mut update in updates {
-        if let Action::Launch { inputs, .. } = &mut update.action {
-            inputs.iter_mut().for_each(|input| *input = sums.get(input).copied().unwrap_or(*input));
+        match &mut update.action {
+            Action::Launch { inputs, .. } => {
+                inputs.iter_mut().for_each(|input| *input = sums.of_gradients(program, *input));
+                let uses = update.action.touches().map(|id| last_use[program.storage(id).index()]);
+                last = uses.max().unwrap_or(0);
+            }
+            // Updated shares are gathered right after.
+            _ => debug_assert!(update.action.collective().is_some()),
         }
-        let last = update.action.touches().map(|id| last_use[program.storage(id).index()]).max();
-        updates_after[last.unwrap_or(0)].push(update);
+        updates_after[last].push(update);
     }
     let pairs = code.into_iter().zip(updates_after);
     program.sections[at].code =
         pairs.flat_map(|(instruction, updates)| std::iter::once(instruction).chain(updates)).collect();
+}
+
+/// The sums of gradients over all ranks in a section.
+struct Sums {
+    of_whole: HashMap<ValueId, ValueId>,
+    /// Of shares that are summed in place.
+    of_share: HashMap<View, ValueId>,
+}
+
+impl Sums {
+    fn of(program: &Program, code: &[Instruction]) -> Sums {
+        let mut sums = Sums { of_whole: HashMap::new(), of_share: HashMap::new() };
+        for instruction in code {
+            let Action::Exchange { from, to, .. } = instruction.action else { continue };
+            let share = program.value(to).view.filter(|view| view.of == from);
+            match share {
+                Some(view) => sums.of_share.insert(view, to),
+                None => sums.of_whole.insert(from, to),
+            };
+        }
+        sums
+    }
+
+    /// The sum of these gradients, if they were summed.
+    fn of_gradients(&self, program: &Program, id: ValueId) -> ValueId {
+        let of_share = || program.value(id).view.and_then(|view| self.of_share.get(&view));
+        self.of_whole.get(&id).or_else(of_share).copied().unwrap_or(id)
+    }
 }
 
 /// Adds the optimizer states of each bucket: zeros or a copy of the parameters, live from the start.

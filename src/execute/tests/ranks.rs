@@ -1,5 +1,6 @@
 //! `parallel`: ranks train as one, with equal parameters, and with the memory that is predicted for each.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::thread;
 use std::time::Duration;
@@ -82,6 +83,8 @@ struct Trained {
     /// The parameters that it has, by bucket, and the ranges of their tensors in the whole.
     buckets: Vec<Vec<f32>>,
     members: Vec<Vec<Range<usize>>>,
+    /// By bucket: the sites of the tensors.
+    sites: Vec<Vec<u32>>,
     evaluation: f64,
     counts: Counts,
 }
@@ -122,6 +125,7 @@ fn run_rank(config: &RunConfig, mut device: Box<dyn Device>, target: &Target, st
         digests: Vec::new(),
         buckets: Vec::new(),
         members: Vec::new(),
+        sites: Vec::new(),
         evaluation: 0.0,
         counts: Counts::default(),
     };
@@ -151,6 +155,7 @@ fn run_rank(config: &RunConfig, mut device: Box<dyn Device>, target: &Target, st
         trained.buckets.push(to_f32(program.ty(bucket.parameters).dtype, &bytes));
         let range = |member: &Member| member.offset..member.offset + member.elements();
         trained.members.push(bucket.members.iter().map(range).collect());
+        trained.sites.push(bucket.members.iter().map(|member| member.site).collect());
     }
     engine.close().unwrap();
     trained
@@ -243,7 +248,10 @@ fn descending(mut config: RunConfig) -> RunConfig {
 }
 
 fn changed(change: impl FnOnce(&mut RunConfig)) -> RunConfig {
-    let mut config = descending(uneven());
+    changed_from(descending(uneven()), change)
+}
+
+fn changed_from<T>(mut config: RunConfig, change: impl FnOnce(&mut RunConfig) -> T) -> RunConfig {
     change(&mut config);
     config
 }
@@ -345,6 +353,51 @@ fn ranks_that_divide_states_train_as_one() {
             }
         }
     }
+}
+
+/// Sums of one micro-batch, updates, casts and blocks of 8-bit states are the same wherever a bucket is divided.
+#[test]
+fn shards_change_no_bit() {
+    let adamw = || {
+        let config = testing::with_optimizer(&uneven(), &["optimizer.adamw = { lr = 1e-2 }"]);
+        changed_from(config, |config| (config.strategy.accumulate, config.train.clip_norm) = (1, None))
+    };
+    let eight_bit = |config: &mut RunConfig| {
+        config.strategy.optimizer_state = OptimizerState::EightBit;
+        config.strategy.quantize.from = 256;
+    };
+    let cases: [(&str, RunConfig); 5] = [
+        ("plain", adamw()),
+        ("bf16", changed_from(adamw(), |config| config.strategy.precision = Precision::Bf16)),
+        ("8-bit states", changed_from(adamw(), eight_bit)),
+        ("in backward", changed_from(adamw(), |config| config.strategy.update = Update::InBackward)),
+        (
+            "in backward, recomputing in bf16",
+            changed_from(adamw(), |config| {
+                config.strategy.update = Update::InBackward;
+                config.strategy.recompute = Recompute::Block;
+                config.strategy.precision = Precision::Bf16;
+            }),
+        ),
+    ];
+    let cases = cases.into_iter().take(if testing::on_cuda() { 2 } else { 5 });
+    for (name, config) in cases {
+        for ranks in 2..=most_ranks().min(3) {
+            let of_shard = |shard| run(&sharing(with_ranks(&config, ranks), shard));
+            let whole = of_shard(Shard::None);
+            for shard in &SHARDS[1..] {
+                let shared = of_shard(*shard);
+                assert!(shared[0].losses().eq(whole[0].losses()), "{name}: {ranks} ranks, {shard:?}");
+                let [of_shares, of_whole] = [&shared, &whole].map(|all| tensors(all));
+                assert!(of_shares == of_whole, "{name}: {ranks} ranks, {shard:?}");
+            }
+        }
+    }
+}
+
+/// The parameters by site: buckets can differ.
+fn tensors(all: &[Trained]) -> BTreeMap<u32, Vec<f32>> {
+    all[0].sites.iter().flatten().copied().zip(parameters(all)).collect()
 }
 
 /// Gradients in 16 bits are rounded on each rank.

@@ -70,13 +70,11 @@ fn optimizer(config: &RunConfig, options: TorchOptions) -> Covered {
             "fused SGD of sharded parameters (parallel.shard), which PyTorch lacks for DTensors: use torch_optimizer = \"foreach\"",
         );
     }
-    let is_covered =
-        matches!(config.train.optimizer, Optimizer::AdamW(_) | Optimizer::Adam(_) | Optimizer::Sgd(_))
-            && config.strategy.optimizer_state != OptimizerState::EightBit;
-    match is_covered {
-        true => Ok(()),
-        false => {
-            not_covered("optimizers of sharded parameters (parallel.shard) other than AdamW, Adam and SGD")
-        }
+    if config.strategy.optimizer_state == OptimizerState::EightBit {
+        return not_covered("8-bit optimizer states of sharded parameters (parallel.shard)");
+    }
+    match config.train.optimizer {
+        Optimizer::AdamW(_) | Optimizer::Adam(_) | Optimizer::Sgd(_) => Ok(()),
+        _ => not_covered("optimizers of sharded parameters (parallel.shard) other than AdamW, Adam and SGD"),
     }
 }

@@ -67,9 +67,7 @@ const EXAMPLES: &[(&[&str], &str)] = &[
     ),
     (&[BATCH_NORM, RANDOM, "parallel = { data = 2 }"], "parallel = { data = 1 }"),
     (&[SHARES, "train.optimizer = { adafactor = { lr = 1e-3 } }"], "parallel = { data = 2 }"),
-    (&[SHARES, "optimizer_state = '8bit'"], "optimizer_state = 'bf16'"),
     (&[SHARES, "optimizer_state = 'bf16'", "rounding = 'stochastic'"], "rounding = 'nearest'"),
-    (&[SHARES, "train.clip_norm = 'off'", "update = 'in_backward'"], "update = 'after_backward'"),
     (&[SHARES, "offload = { optimizer = true }"], "offload = {}"),
     (
         &["parallel = { data = 3, shard = 'gradients' }", "train.batch_size = 5", "accumulate = 2"],

@@ -192,6 +192,44 @@ fn gathers_are_kept_and_early_as_chosen() {
     }
 }
 
+/// Matrices are gathered in 16 bits for 16-bit matmuls; what is read in fp32 stays fp32. A cast of a whole remains for none.
+#[test]
+fn shares_are_cast_before_they_are_gathered() {
+    let config = testing::reshaped(changed(|config| config.train.batch_size = 8), |model| model.tied = false);
+    let mut config = sharing(with_ranks(&config, 2), Shard::Parameters);
+    let gathered = |config: &RunConfig| {
+        let program = compile(config, &target(0)).unwrap();
+        let all = |is_cast: bool| {
+            let buckets = program.buckets.iter().filter(|bucket| bucket.cast_to.is_some() == is_cast);
+            buckets.map(|bucket| program.ty(bucket.whole).elements() as u64).sum::<u64>()
+        };
+        let of_parameters = |(collective, bytes): &&(Collective, u64)| {
+            *collective == Collective::AllGather && *bytes > 4 * program.share.unwrap().of as u64
+        };
+        let sections = program.sections.iter();
+        let casts =
+            sections.flat_map(|section| &section.code).filter_map(|instruction| match &instruction.action {
+                Action::Launch { op, inputs, .. } if op.is_cast() => Some(inputs),
+                _ => None,
+            });
+        let of_whole = casts.flatten().filter(|id| program.value(**id).role == Role::Parameter);
+        let elements: usize = of_whole.map(|id| program.ty(*id).elements()).max().unwrap_or(0);
+        let sent: u64 = exchanged(&program).iter().filter(of_parameters).map(|(_, bytes)| bytes).sum();
+        ([false, true].map(all), sent, elements)
+    };
+    config.strategy.parallel.keep_gathered = true;
+    let ([all, none], sent, _) = gathered(&config);
+    assert_eq!((none, sent), (0, 2 * 4 * all));
+    config.strategy.precision = Precision::Bf16;
+    let ([full, half], sent, largest) = gathered(&config);
+    assert!(half > full && full > 0, "{full} and {half}");
+    assert_eq!(sent, 2 * (4 * full + 2 * half));
+    let program = compile(&config, &target(0)).unwrap();
+    let share = |bucket: &Bucket| program.ty(bucket.parameters).elements();
+    let largest_share = program.buckets.iter().filter(|bucket| bucket.cast_to.is_some()).map(share).max();
+    assert!(largest <= largest_share.unwrap(), "a cast of {largest} elements");
+}
+
 /// Gradients are exchanged while backward goes on: in the last micro-batch, each bucket once it is complete.
 #[test]
 fn exchange_begins_before_backward_ends() {

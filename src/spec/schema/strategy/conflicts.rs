@@ -359,7 +359,7 @@ pub(super) fn message(reason: impl Into<String>, remedy: impl Into<String>) -> C
     ConflictMessage { reason: reason.into(), remedy: remedy.into() }
 }
 
-pub(super) fn updates_in_backward(run: &RunConfig) -> Option<()> {
+fn updates_in_backward(run: &RunConfig) -> Option<()> {
     (run.strategy.update == Update::InBackward && run.trains()).then_some(())
 }
 

@@ -1,7 +1,7 @@
 //! Values of keys that `parallel` excludes, and those that have no effect without it.
 
-use super::conflicts::{Conflict, ConflictMessage, message, updates_in_backward};
-use super::{ActivationOffload, Allocator, Init, OptimizerState, Parallel, Rounding, Shard};
+use super::conflicts::{Conflict, ConflictMessage, message};
+use super::{ActivationOffload, Allocator, Init, Parallel, Rounding, Shard};
 use crate::reader::declare::KeywordEnum;
 use crate::reader::tree::quoted;
 use crate::schema::model::Sequential;
@@ -92,20 +92,6 @@ pub const CONFLICTS: &[Conflict] = &[
         },
     },
     Conflict {
-        keys: &["strategy.parallel", "strategy.optimizer_state"],
-        check: |run| {
-            (divides_states(run) && run.strategy.optimizer_state == OptimizerState::EightBit).then(|| {
-                message(
-                    format!(
-                        "{} splits tensors at arbitrary elements, not at the blocks of 8-bit states",
-                        shard(run)
-                    ),
-                    "use shard = \"none\", or optimizer_state = \"bf16\"",
-                )
-            })
-        },
-    },
-    Conflict {
         keys: &["strategy.parallel", "strategy.rounding"],
         check: |run| {
             (divides_states(run) && run.strategy.rounding == Rounding::Stochastic).then(|| {
@@ -115,17 +101,6 @@ pub const CONFLICTS: &[Conflict] = &[
                         shard(run)
                     ),
                     "use shard = \"none\", or rounding = \"nearest\"",
-                )
-            })
-        },
-    },
-    Conflict {
-        keys: &["strategy.parallel", "strategy.update"],
-        check: |run| {
-            (run.shards_states() && updates_in_backward(run).is_some()).then(|| {
-                message(
-                    format!("{} updates shares after backward", shard(run)),
-                    "use shard = \"none\", or update = \"after_backward\"",
                 )
             })
         },
