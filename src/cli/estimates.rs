@@ -3,8 +3,9 @@
 use std::collections::HashSet;
 use std::path::Path;
 
+use super::check::counted;
 use super::output;
-use device::{DeviceKind, Figures, Target};
+use device::{DeviceKind, Target};
 use memory::StepWork;
 use plan::{DeviceRates, Plan, RatesOrigin, UnknownRate, is_on_host};
 use results::Row;
@@ -119,25 +120,34 @@ impl Basis {
     }
 }
 
-/// The rates of exchanges between this number of ranks.
-fn exchanges_between(ranks: usize, rates: &DeviceRates, target: &Target) -> Option<String> {
+/// The rates of exchanges between this number of ranks, each with its origin.
+pub(super) fn exchanges_between(ranks: usize, rates: &DeviceRates, target: &Target) -> Option<String> {
     let NodeRates { cards, card_link, network, .. } = rates.node;
-    let cards = cards.filter(|_| ranks > 1)?;
-    let is_stated = rates.stated.cards.is_some() && rates.stated.card_link.is_some();
-    let (basis, advice) = match is_stated && target.figures != Figures::DataSheet {
-        true => ("the target file's rates", ""),
-        false => {
-            ("data sheets' peaks, not measured", " `cards` and `card_link` in a target file set others.")
-        }
+    let cards = cards.filter(|_| ranks > 1 && target.kind == DeviceKind::Cuda)?;
+    let basis = |is_stated: bool| if is_stated { "target file" } else { "data sheet, not measured" };
+    let stated = [("cards", rates.stated.cards.is_some()), ("card_link", rates.stated.card_link.is_some())];
+    let [of_cards, of_link] = stated.map(|(_, is_stated)| basis(is_stated));
+    let mut parts = vec![format!("{} in a node ({of_cards})", counted(cards, "card"))];
+    if let Some(link) = card_link.filter(|_| cards > 1) {
+        parts.push(format!("{link} per card and direction ({of_link})"));
+    }
+    if let Some(network) = network.filter(|_| ranks > cards) {
+        parts.push(format!("{network} per card and direction between nodes"));
+    }
+    let others: Vec<String> = stated
+        .iter()
+        .filter(|(key, is_stated)| !is_stated && (*key == "cards" || cards > 1))
+        .map(|(key, _)| format!("`{key}`"))
+        .collect();
+    let advice = match others.as_slice() {
+        [] => String::new(),
+        [key] => format!(" {key} in a target file sets another value."),
+        keys => format!(" {} in a target file set other values.", keys.join(" and ")),
     };
-    let link = card_link.map(|link| format!(", {link} per card and direction")).unwrap_or_default();
-    let network = network.filter(|_| ranks > cards);
-    let network = network
-        .map(|network| format!(", {network} per card and direction between nodes"))
-        .unwrap_or_default();
     Some(format!(
-        "Exchanges between ranks are estimated from {basis}: {cards} cards in a node{link}{network}. They overlap with \
-         the computation of the same phase; their latency is not counted.{advice}"
+        "Exchanges between ranks are estimated from {}. They overlap with the computation of the same phase; their \
+         latency is not counted.{advice}",
+        parts.join(", ")
     ))
 }
 

@@ -24,8 +24,6 @@ pub struct StepWork {
 pub struct Exchanged {
     pub collective: Collective,
     pub phase: Phase,
-    /// Whether only the last micro-batch exchanges.
-    pub is_last: bool,
     /// Bytes that a rank sends to others in a step.
     pub sent_bytes: u64,
 }
@@ -135,7 +133,6 @@ impl StepWork {
                 self.add_exchange(Exchanged {
                     collective,
                     phase: instruction.phase,
-                    is_last,
                     // Once per step, whatever the section's iterations.
                     sent_bytes: if is_last { bytes } else { mean(bytes) },
                 });
@@ -152,7 +149,7 @@ impl StepWork {
     }
 
     fn add_exchange(&mut self, exchange: Exchanged) {
-        let key = |of: &Exchanged| (of.collective, of.phase, of.is_last);
+        let key = |of: &Exchanged| (of.collective, of.phase);
         match self.exchanges.iter_mut().find(|existing| key(existing) == key(&exchange)) {
             Some(existing) => existing.sent_bytes += exchange.sent_bytes,
             None => self.exchanges.push(exchange),

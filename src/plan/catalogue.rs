@@ -10,6 +10,8 @@ use spec::TorchProgram;
 pub enum Subject {
     /// The trained parameters and the dtypes.
     Training,
+    /// What ranks divide beside the samples.
+    Sharding,
     Recompute,
     Loss,
     OptimizerStates,
@@ -47,14 +49,17 @@ pub struct Combination {
 /// Of the names of offloads.
 const OFFLOAD: &str = "offload-";
 
-/// The remedies, those of `Training` first. Cards before compute capability 8.0 have fp16 units only.
-pub fn catalogue(has_bf16: bool) -> Vec<Choice> {
+/// The remedies of a number of cards that train together, those of `Training` first. Cards before compute capability 8.0 have
+/// fp16 units only.
+pub fn catalogue(has_bf16: bool, cards: usize) -> Vec<Choice> {
     let (half, torch_half) = if has_bf16 { ("bf16", "bfloat16") } else { ("fp16", "float16") };
     let text = |value: &str| format!("\"{value}\"");
+    let ranks = (cards > 1).then(|| ("parallel.data", cards.to_string()));
     let training = |name, keys: Vec<(&'static str, String)>, result, words: [String; 3]| {
         let scale = (!has_bf16).then(|| ("loss_scale", text("dynamic")));
         let precision = [("precision", text(half))].into_iter().chain(scale);
-        Choice { name, subject: Subject::Training, keys: precision.chain(keys).collect(), result, words }
+        let keys = ranks.clone().into_iter().chain(precision).chain(keys).collect();
+        Choice { name, subject: Subject::Training, keys, result, words }
     };
     let other = |name, subject, key, value: &str, result, words: [&str; 3]| Choice {
         name,
@@ -75,7 +80,7 @@ pub fn catalogue(has_bf16: bool) -> Vec<Choice> {
     let fp32 = Choice {
         name: "fp32",
         subject: Subject::Training,
-        keys: Vec::new(),
+        keys: ranks.iter().cloned().collect(),
         result: "",
         words: [const { String::new() }; 3],
     };
@@ -116,6 +121,21 @@ pub fn catalogue(has_bf16: bool) -> Vec<Choice> {
             ADAPTERS,
             [String::new(), format!("{kbit}, {autocast}"), format!("{kbit}, {half}=True")],
         ),
+    ]);
+    if cards > 1 {
+        let divided =
+            |name, what, words| other(name, Subject::Sharding, "parallel.shard", what, ROUNDING, words);
+        choices.extend([
+            divided("zero-1", "\"optimizer\"", [""; 3]),
+            divided("zero-2", "\"gradients\"", [""; 3]),
+            divided(
+                "zero-3",
+                "\"parameters\"",
+                ["fully_shard of each block and of the model, MixedPrecisionPolicy in place of autocast"; 3],
+            ),
+        ]);
+    }
+    choices.extend([
         other(
             "checkpoint",
             Subject::Recompute,
@@ -211,7 +231,7 @@ impl Combination {
     pub fn is_alone(&self) -> bool {
         match self.choices.as_slice() {
             [_] => true,
-            [training, _] => training.keys.is_empty(),
+            [training, _] => training.result.is_empty(),
             _ => false,
         }
     }

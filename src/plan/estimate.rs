@@ -129,7 +129,7 @@ impl DeviceRates {
     /// Estimated tokens per second with micro-batches of another size. `None` if a rate is unknown, or if the model has no
     /// tokens.
     pub fn tokens_per_s(&self, config: &RunConfig, micro_batch: usize, target: &Target) -> Option<f64> {
-        let batch_size = micro_batch * config.strategy.accumulate;
+        let batch_size = micro_batch * config.strategy.accumulate * config.ranks();
         let config = RunConfig { train: Train { batch_size, ..config.train.clone() }, ..config.clone() };
         let mut compiler = Compiler::new(target);
         let work = StepWork::of(&compiler.compile_work(&config).ok()?.program);
@@ -260,7 +260,8 @@ impl fmt::Display for UnknownRate {
             UnknownRate::OfNetwork { cards } => {
                 write!(
                     f,
-                    "the rate between nodes of {cards} cards is unknown, for more ranks: `network` {IN_TARGET}"
+                    "the rate between nodes is unknown, for more ranks than the {cards} card{} of a node: `network` {IN_TARGET}",
+                    if *cards == 1 { "" } else { "s" }
                 )
             }
         }

@@ -3,8 +3,9 @@
 //! Ranks form rings, and each sends to the next one 2 (n - 1) / n of the bytes of an all-reduce, and half of that in an
 //! all-gather or a reduce-scatter. At best that takes `bytes / B`, where B is a rank's rate to others ("bus bandwidth" in
 //! <https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md>). In a node, B is the link between cards. Between
-//! nodes, there is a ring for each card of a node, and each ring leaves the node at another card. So a card sends one byte
-//! in `cards` to another node, and B is min(card_link, cards * network). Latency is not counted.
+//! nodes, there is a ring for each card that the ranks use of a node, and each ring leaves the node at another card. So of k
+//! such cards, each sends one byte in k to another node, and B is min(card_link, k * network). Ranks are spread evenly over as few
+//! nodes as have enough cards. Latency is not counted.
 
 use super::estimate::{DeviceRates, UnknownRate};
 use base::rates::BytesPerSecond;
@@ -49,13 +50,13 @@ impl DeviceRates {
         let rate = self.exchange_rate(config.ranks(), target)?;
         let mut exposed = 0.0;
         for phase in Phase::ALL {
-            let of_phase = work.exchanges.iter().filter(|exchange| exchange.phase == phase);
+            let of_phase = work.exchanges.iter().filter(|exchange| hiding_phase(exchange, config) == phase);
             let (waited, hidden): (Vec<&Exchanged>, Vec<&Exchanged>) =
                 of_phase.partition(|exchange| is_waited_for(exchange, config));
             let seconds =
                 |of: &[&Exchanged]| of.iter().map(|exchange| exchange.sent_bytes).sum::<u64>() as f64 / rate;
-            let is_last = hidden.iter().any(|exchange| exchange.is_last);
-            let passes = if is_last { config.of_rank(0).micro_batches() } else { 1 };
+            let in_last = phase == Phase::Backward && !config.shards_gradients();
+            let passes = if in_last { config.of_rank(0).micro_batches() } else { 1 };
             let computed = self.computed_seconds(work, Some(phase), config, target)? / passes as f64;
             exposed += seconds(&waited) + (seconds(&hidden) - computed).max(0.0);
         }
@@ -77,7 +78,16 @@ impl DeviceRates {
             return Ok(link);
         }
         let BytesPerSecond(network) = self.node.network.ok_or(UnknownRate::OfNetwork { cards })?;
-        Ok(link.min(cards as f64 * network as f64))
+        let used = ranks / ranks.div_ceil(cards);
+        Ok(link.min(used as f64 * network as f64))
+    }
+}
+
+/// The phase whose computation hides an exchange: updates in the backward pass are followed by the rest of that pass.
+fn hiding_phase(exchange: &Exchanged, config: &RunConfig) -> Phase {
+    match (exchange.phase, config.strategy.update) {
+        (Phase::Update, Update::InBackward) => Phase::Backward,
+        (phase, _) => phase,
     }
 }
 
@@ -104,7 +114,7 @@ mod tests {
     const MEGA: u64 = 1_000_000;
 
     fn exchange(collective: Collective, phase: Phase, sent_bytes: u64) -> Exchanged {
-        Exchanged { collective, phase, is_last: false, sent_bytes }
+        Exchanged { collective, phase, sent_bytes }
     }
 
     /// Of computation, 10 ms are forward and 40 ms backward.
@@ -162,7 +172,9 @@ mod tests {
         };
         let node = rates().node;
         assert_ms(ms(node, 2), 30.0);
-        assert_ms(ms(node, 3), 75.0);
+        // One of two nodes has a single card in use.
+        assert_ms(ms(node, 3), 150.0);
+        assert_ms(ms(node, 4), 75.0);
         let fast = NodeRates { network: Some(BytesPerSecond(600 * MEGA)), ..node };
         assert_ms(ms(fast, 8), 30.0);
         let alone = NodeRates { cards: Some(1), card_link: None, ..node };
@@ -184,7 +196,7 @@ mod tests {
         assert_ms(ms(&[reduce(30 * MEGA), gather], &two), 55.0);
         // Of two micro-batches, the second one has half of the computation.
         two.strategy.accumulate = 2;
-        assert_ms(ms(&[Exchanged { is_last: true, ..reduce(30 * MEGA) }], &two), 60.0);
+        assert_ms(ms(&[reduce(30 * MEGA)], &two), 60.0);
         two.strategy.update = Update::InBackward;
         assert_ms(ms(&[reduce(30 * MEGA)], &two), 80.0);
     }

@@ -27,17 +27,17 @@ fn a_model_has_its_remedies_alone_and_combined() {
 }
 
 /// The figures are those of `plan` for the written experiment.
-#[test]
-fn written_experiment_has_the_same_figures() {
+#[track_caller]
+fn assert_written_experiment_has_the_same_figures(options: &[&str], target: &str, rows_at_least: usize) {
     let dir = TestFolder::new();
-    let args = ["--target", "a10g", "--batch", "2", "--write", "b.toml"];
-    let text = stdout(&dir, &[&["fits", "smollm2-135m"], args.as_slice()].concat());
+    let args = [&["fits", "smollm2-135m", "--target", target, "--write", "b.toml"], options].concat();
+    let text = stdout(&dir, &args);
     let columns = ["--columns", "torch,torch_fits,memory,fits", "--format", "csv"];
-    let csv = stdout(&dir, &[&["plan", "b.toml", "--target", "a10g"], columns.as_slice()].concat());
+    let csv = stdout(&dir, &[&["plan", "b.toml", "--target", target], columns.as_slice()].concat());
     let mut reader = csv::Reader::from_reader(csv.as_bytes());
     let headers = reader.headers().unwrap().clone();
     let rows: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();
-    assert!(rows.len() > 12, "{}", rows.len());
+    assert!(rows.len() >= rows_at_least, "{}", rows.len());
     for row in &rows {
         let cell = |name: &str| &row[headers.iter().position(|header| header == name).unwrap()];
         let cells = cells(&text, cell("strategy"));
@@ -52,6 +52,27 @@ fn written_experiment_has_the_same_figures() {
                 assert_eq!(torch_fits, cell("torch_fits_micro_batch"), "{row:?}");
             }
         }
+    }
+}
+
+#[test]
+fn written_experiment_has_the_same_figures() {
+    assert_written_experiment_has_the_same_figures(&["--batch", "2"], "a10g", 13);
+}
+
+/// The model's batch is that of each card.
+#[test]
+fn cards_add_remedies_that_divide_the_model() {
+    let options = ["--batch", "2", "--cards", "3"];
+    assert_written_experiment_has_the_same_figures(&options, "h100-80gb", 16);
+    let dir = TestFolder::new();
+    let text =
+        stdout(&dir, &[&["fits", "smollm2-135m", "--target", "h100-80gb"], options.as_slice()].concat());
+    assert!(text.contains("micro-batches of 2 samples of 2048 tokens on each of 3 cards"), "{text}");
+    let peak = |name: &str| cells(&text, name)[0].parse::<f64>().unwrap();
+    assert!(peak("fp32 + zero-3") < peak("fp32"), "{text}");
+    for name in ["fp32 + zero-1", "fp32 + zero-2"] {
+        assert_eq!(cells(&text, name)[0], "-", "{text}");
     }
 }
 

@@ -99,7 +99,7 @@ fn every_built_in_model_and_remedy_is_written() {
         dir.write("a.toml", text);
         dir.runner(&["check", "--resolved", "a.toml"]);
     }
-    for choice in plan::catalogue(true) {
+    for choice in plan::catalogue(true, 1) {
         let (text, _) = init(&dir, &[&OWN[..], &["--synthetic", "--strategies", choice.name]].concat());
         dir.write("a.toml", text);
         dir.runner(&["check", "a.toml"]);

@@ -37,6 +37,9 @@ pub(super) struct Args {
     /// machine
     #[arg(long, value_name = "NAME|FILE", conflicts_with = "device")]
     target: Vec<PathBuf>,
+    /// Cards that train together, each on its own micro-batch: adds remedies that divide the model among them
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    cards: u16,
     #[command(flatten)]
     framework: FrameworkArgs,
     #[command(flatten)]
@@ -62,6 +65,8 @@ pub(super) struct Planning<'a> {
     pub(super) machine: MachineArgs,
     /// The results folder.
     pub(super) out: &'a Path,
+    /// Cards that train together.
+    pub(super) cards: usize,
 }
 
 /// A combination to compare.
@@ -101,7 +106,12 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         false => args.target.iter().map(|target| Some(target.as_path())).collect(),
     };
     let width = terminal::text_width();
-    let planning = Planning { framework: &args.framework, machine: args.machine, out: &args.out };
+    let planning = Planning {
+        framework: &args.framework,
+        machine: args.machine,
+        out: &args.out,
+        cards: usize::from(args.cards),
+    };
     let (mut listed, mut legend): (Vec<Combination>, Option<text::Legend>) = (Vec::new(), None);
     let mut tables = String::new();
     for target in targets {
@@ -112,7 +122,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
             output::print(&text::heading(&candidates, subject.name(), width))?;
         }
         output::print(&text::section(&candidates, width))?;
-        legend.get_or_insert_default().add(&candidates, &planned.catalogue, rates.origin);
+        legend.get_or_insert_default().add(&candidates, &planned.catalogue, &rates);
         tables = planned_tables(candidates.plan);
         for combination in candidates.shown() {
             if !listed.contains(combination) {
@@ -157,7 +167,7 @@ impl Planned {
             }
             None => false,
         };
-        let catalogue = catalogue(!is_too_old);
+        let catalogue = catalogue(!is_too_old, args.cards);
         let alone = Combination::alone(&catalogue);
         let program = args.framework.program();
         let mut inputs = plan(args, subject, &alone, target, program)?;
@@ -172,6 +182,11 @@ impl Planned {
         }
         // A CPU's device and host pools are one memory.
         let is_cpu = inputs.plans.iter().any(|plan| plan.target.kind == DeviceKind::Cpu);
+        if is_cpu && args.cards > 1 {
+            return Err(Failure::input(
+                "`--cards` on a CPU\n = help: name a card with `--target`; `runner plan` compares ranks on a CPU",
+            ));
+        }
         let catalogue: Vec<Choice> =
             catalogue.into_iter().filter(|choice| !(is_cpu && choice.subject.is_offload())).collect();
         let mut combinations = Combination::alone(&catalogue);

@@ -48,7 +48,8 @@ impl Subject {
             return Ok(Subject { input: Input::Experiment(path.to_owned()), overrides: args.set.clone() });
         }
         let of_context = |context| {
-            let text = text(&args.model, context, args.batch.unwrap_or(1));
+            let samples = args.batch.unwrap_or(1).saturating_mul(usize::from(args.cards));
+            let text = text(&args.model, context, samples);
             let input = Input::Model { name: args.model.clone(), text };
             Subject { input, overrides: args.set.clone() }
         };

@@ -2,9 +2,11 @@
 
 use super::candidates::{Best, Candidate, Candidates, Decider, Need};
 use crate::devices::columns;
+use crate::estimates::exchanges_between;
 use crate::fitted::fitted;
+use crate::messages;
 use crate::torch;
-use ::plan::{Choice, RatesOrigin, Subject};
+use ::plan::{Choice, DeviceRates, RatesOrigin, Subject};
 use base::units::Bytes;
 use compare::{Unit, rate};
 use device::DeviceKind;
@@ -14,15 +16,20 @@ pub(super) fn heading(candidates: &Candidates<'_>, subject: &str, width: usize) 
     let Some(plain) = candidates.all.first() else { return String::new() };
     let (config, prediction) = (plain.config, plain.run.prediction.as_ref());
     let parameters = prediction.map_or(0, |prediction| prediction.parameters);
-    let samples = match config.micro_batch() {
+    let samples = match config.of_rank(0).micro_batch() {
         1 => "1 sample".to_owned(),
         samples => format!("{samples} samples"),
+    };
+    let cards = match config.ranks() {
+        1 => String::new(),
+        ranks => format!(" on each of {ranks} cards"),
     };
     let tokens = config.sample().positions().map(|tokens| format!(" of {tokens} tokens")).unwrap_or_default();
     let optimizer = config.train.optimizer.name();
     let parameters = rate(parameters as f64);
-    let line =
-        format!("{subject}: {parameters} parameters, {optimizer}, micro-batches of {samples}{tokens}\n");
+    let line = format!(
+        "{subject}: {parameters} parameters, {optimizer}, micro-batches of {samples}{tokens}{cards}\n"
+    );
     fitted(&line, width)
 }
 
@@ -113,12 +120,12 @@ pub(super) struct Legend {
 }
 
 impl Legend {
-    pub(super) fn add(&mut self, candidates: &Candidates<'_>, catalogue: &[Choice], origin: RatesOrigin) {
+    pub(super) fn add(&mut self, candidates: &Candidates<'_>, catalogue: &[Choice], rates: &DeviceRates) {
         let plan = candidates.plan;
         let has_torch = candidates.all.iter().any(|candidate| candidate.torch_need().is_some());
         let program = plan.keys.torch_program(None);
         let torch = format!("torch, t-fits: peak memory of {program}, and its largest micro-batch");
-        let origin = match origin {
+        let origin = match rates.origin {
             RatesOrigin::Unknown | RatesOrigin::DataSheet => "a data sheet's peak rates, for ranking only",
             RatesOrigin::Runs(_) => "measured rates of this device",
         };
@@ -158,6 +165,7 @@ impl Legend {
             let remedy = [name, parts.join("; ")];
             add(&mut self.remedies, (!parts.is_empty()).then_some(remedy));
         }
+        add(&mut self.reasons, of_ranks(candidates, rates));
         let reasons = match (has_torch, candidates.alone().next().and_then(|plain| plain.torch.as_ref())) {
             (false, Some(Err(reason))) => vec![(*reason).to_owned()],
             _ => torch::not_predicted(candidates.alone().map(|candidate| candidate.run)),
@@ -178,6 +186,18 @@ impl Legend {
         let lines = gap().chain(self.columns.iter().cloned()).chain(gap()).chain(remedies);
         lines.chain(self.reasons.iter().cloned()).map(|line| fitted(&line, width) + "\n").collect()
     }
+}
+
+/// What the figures of several cards rest on; `None` for one card.
+fn of_ranks(candidates: &Candidates<'_>, rates: &DeviceRates) -> Option<String> {
+    let plain = candidates.all.first().filter(|plain| plain.config.ranks() > 1)?;
+    let target = &candidates.plan.target;
+    let exchanges = match rates.step_ms(&plain.run.prediction.as_ref()?.work, plain.config, target) {
+        Ok(_) => exchanges_between(plain.config.ranks(), rates, target),
+        Err(unknown) => Some(format!("Speeds are not estimated: {unknown}.")),
+    };
+    let caution = messages::communicator(target).map(|caution| format!("{caution}."));
+    Some(caution.into_iter().chain(exchanges).collect::<Vec<_>>().join(" "))
 }
 
 fn add<T: PartialEq>(list: &mut Vec<T>, line: Option<T>) {

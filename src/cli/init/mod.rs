@@ -230,6 +230,7 @@ impl Draft<'_> {
             framework: &self.args.framework,
             machine: self.args.machine,
             out: Path::new("results"),
+            cards: 1,
         };
         fits::proposed(&self.name(), document.finish(), planning, self.answers.target.as_deref())
     }

@@ -11,7 +11,7 @@ use spec::nearest;
 /// # Errors
 /// A remedy is unknown, or two exclude each other.
 pub(super) fn named(names: &[String], has_bf16: bool) -> Result<Vec<Combination>, Failure> {
-    let catalogue = catalogue(has_bf16);
+    let catalogue = catalogue(has_bf16, 1);
     let names: Vec<&str> = names.iter().map(|name| name.trim()).filter(|name| !name.is_empty()).collect();
     let combinations = Failure::collect(names.iter().map(|name| combination(name, &catalogue)))?;
     for (index, combination) in combinations.iter().enumerate() {

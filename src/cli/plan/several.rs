@@ -81,23 +81,22 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
 
 /// The cautions about the targets' figures, each with the names of its targets.
 fn cautions(machines: &[(String, Vec<Row>)], inputs: &[Inputs]) -> Vec<String> {
-    let mut found: Vec<(&str, Vec<&str>)> = Vec::new();
-    for ((name, _), inputs) in machines.iter().zip(inputs) {
-        let caution = inputs.plans.iter().find_map(|plan| plan.target.figures.caution());
-        let Some(caution) = caution else { continue };
-        match found.iter_mut().find(|(known, _)| *known == caution) {
-            Some((_, names)) => names.push(name),
-            None => found.push((caution, vec![name])),
+    let mut found: Vec<(String, Vec<&str>)> = Vec::new();
+    for ((name, rows), inputs) in machines.iter().zip(inputs) {
+        let Some(target) = inputs.plans.first().map(|plan| &plan.target) else { continue };
+        let has_ranks = rows.iter().any(|row| row.ranks.is_some());
+        let of_ranks = messages::communicator(target).filter(|_| has_ranks);
+        for caution in target.figures.caution().map(str::to_owned).into_iter().chain(of_ranks) {
+            match found.iter_mut().find(|(known, _)| *known == caution) {
+                Some((_, names)) => names.push(name),
+                None => found.push((caution, vec![name])),
+            }
         }
     }
     let each = |names: &[&str]| if names.len() > 1 { "each " } else { "" };
-    let mut with_ranks =
-        machines.iter().zip(inputs).filter(|((_, rows), _)| rows.iter().any(|row| row.ranks.is_some()));
-    let of_ranks = with_ranks.find_map(|(_, inputs)| messages::communicator(&inputs.plans.first()?.target));
     found
         .into_iter()
         .map(|(caution, names)| format!("{}: {}{caution}", names.join(", "), each(&names)))
-        .chain(of_ranks)
         .collect()
 }
 
