@@ -25,7 +25,7 @@ use device::{
 
 /// More than any machine has; keeps sums of sizes within 64 bits.
 const THREADS: UsizeRange = UsizeRange(1..=1 << 16);
-/// As many as ranks.
+/// At most the largest number of ranks.
 const CARDS: UsizeRange = UsizeRange(1..=4096);
 const LARGEST_POWER: u64 = 1 << 30;
 
@@ -72,9 +72,9 @@ pub struct NodeRates {
     pub host_flops: Option<FlopsPerSecond>,
     /// Cards of a node.
     pub cards: Option<usize>,
-    /// Bytes per second that a card sends to other cards of its node, and receives as many.
+    /// Bytes per second between a card and others of its node, in each direction.
     pub card_link: Option<BytesPerSecond>,
-    /// A card's share of the bytes per second that its node sends to other nodes, and receives as many.
+    /// A card's share of its node's bytes per second to other nodes, in each direction.
     pub network: Option<BytesPerSecond>,
 }
 
@@ -192,7 +192,7 @@ pub(crate) fn reference() -> Vec<DeclaredKey> {
     let required = |key, doc, accepts| DeclaredKey::new(key, doc, accepts, None);
     let key = |key, doc, accepts, default| DeclaredKey::new(key, doc, accepts, Some(default));
     let (of_cards, measured) = ("that of every card", "unknown");
-    let of_name = "that of a known card's data sheet";
+    let of_name = "that of a known card's board";
     vec![
         required("name", "Name of the device.", Accepts::parsed(&NonEmptyText)),
         required("kind", "Kind of the device.", Accepts::parsed(&kind)),
