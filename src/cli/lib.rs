@@ -1,6 +1,7 @@
 //! The command line: one file per command.
 
 mod advise;
+mod aligned;
 mod arguments;
 mod chance;
 mod check;
@@ -43,6 +44,7 @@ mod target;
 mod terminal;
 #[cfg(test)]
 mod tests;
+mod timeout;
 mod torch;
 
 use std::process::ExitCode;

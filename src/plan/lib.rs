@@ -28,6 +28,7 @@ pub use estimate::{ASSUMED_HOST, Calibration, DeviceRates, RatesOrigin, UnknownR
 pub use expand::{Base, Experiment, Point, expand, expand_all, expand_generated};
 pub use feasible::skip_infeasible;
 pub use fits::LARGEST_BATCH;
+pub use identity::target_id;
 pub use label::{Axis, Label, title};
 pub use planned::{Plan, PlannedRun};
 pub use planner::{Purpose, plan};

@@ -19,4 +19,7 @@ pub use row::{Row, Status};
 pub use rows::{measured_row, planned_row, predicted_row};
 pub use settings::Settings;
 pub use speeds::learned;
-pub use store::{Committed, Dumps, PrivateFolder, Store, StoreError};
+pub use store::{
+    Claim, Claimant, Committed, Dumps, Expected, ExpectedRun, PrivateFolder, Store, StoreError, experiments,
+    run_folder,
+};
