@@ -38,6 +38,7 @@ mod report;
 mod run_selector;
 mod sample_lengths;
 mod schema;
+mod status;
 mod sweep;
 mod table;
 mod target;
@@ -77,6 +78,8 @@ enum Command {
     Fits(fits::Args),
     /// Search the combinations of strategy keys for the fastest run that fits the memory
     Advise(advise::Args),
+    /// Show which runs of sweeps are done, running (by whom, since when), failed or missing
+    Status(status::Args),
     /// Compare the strategies in result tables
     Compare(compare::Args),
     /// Write the comparison as a web page with plots, or one plot as SVG
@@ -131,6 +134,7 @@ pub fn main() -> ExitCode {
         Command::Init(args) => init::run(args),
         Command::Fits(args) => fits::run(args),
         Command::Advise(args) => advise::run(args),
+        Command::Status(args) => status::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Report(args) => report::run(args),
         Command::Columns(args) => columns::run(args),
