@@ -5,6 +5,7 @@ mod aligned;
 mod arguments;
 mod chance;
 mod check;
+mod collect;
 mod columns;
 mod compare;
 mod compile_kernels;
@@ -80,6 +81,8 @@ enum Command {
     Advise(advise::Args),
     /// Show which runs of sweeps are done, running (by whom, since when), failed or missing
     Status(status::Args),
+    /// Merge results folders of several clusters and machines into one table for `compare`
+    Collect(collect::Args),
     /// Compare the strategies in result tables
     Compare(compare::Args),
     /// Write the comparison as a web page with plots, or one plot as SVG
@@ -135,6 +138,7 @@ pub fn main() -> ExitCode {
         Command::Fits(args) => fits::run(args),
         Command::Advise(args) => advise::run(args),
         Command::Status(args) => status::run(args),
+        Command::Collect(args) => collect::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Report(args) => report::run(args),
         Command::Columns(args) => columns::run(args),

@@ -1,6 +1,7 @@
 //! Results: rows, their columns, CSV files and the crash-safe store.
 
 mod cell;
+mod collect;
 mod columns;
 pub mod csv;
 mod foreign;
@@ -12,6 +13,7 @@ mod settings;
 mod speeds;
 mod store;
 
+pub use collect::{CollectError, Collected, collect};
 pub use columns::documented;
 pub use columns::fields;
 pub use pytorch_row::pytorch_row;

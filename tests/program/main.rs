@@ -5,6 +5,7 @@ mod advise;
 mod against;
 mod bad_input;
 mod check;
+mod collect;
 mod combinations;
 mod compare;
 mod compare_rows;
