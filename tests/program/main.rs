@@ -29,6 +29,7 @@ mod kernel_sources;
 mod kill;
 mod large;
 mod limits;
+mod locks;
 mod lost_updates;
 mod models;
 mod plan;
