@@ -1,1 +1,1 @@
-//! Benchmarks of planning and of operations: `cargo bench -p benches`.
+//! Benchmarks of planning, of operations and of the store of results: `cargo bench -p benches`.

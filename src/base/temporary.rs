@@ -57,6 +57,31 @@ fn machine_in(name: &str) -> Option<&str> {
     (is_number(machine, UNKNOWN.len()) && is_number(random, 16)).then_some(machine)
 }
 
+/// What is known about the owner of a temporary folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    Alive,
+    Gone,
+    /// The file system has no locks, or the owner is on another machine and its locks may be local.
+    Unknown,
+}
+
+/// A temporary folder's target name and its owner, whose lock file is in it. `None` if it is no temporary folder.
+pub fn owner(folder: &Path, lock_file: &str) -> Option<(String, Owner)> {
+    let name = folder.file_name()?.to_str()?;
+    let is_ours = is_this_machine(machine_in(name)?);
+    let (of, _) = name.strip_prefix('.')?.rsplit_once(MARK)?;
+    // A shared lock needs no permission to write. Cleaning processes leave the folder alone in the meantime.
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let lock = OpenOptions::new().read(true).custom_flags(flags).open(folder.join(lock_file));
+    let owner = match lock.map(|file| file.try_lock_shared()) {
+        Ok(Err(TryLockError::WouldBlock)) => Owner::Alive,
+        Ok(Ok(())) if is_ours => Owner::Gone,
+        _ => Owner::Unknown,
+    };
+    Some((of.to_owned(), owner))
+}
+
 /// Calls `make` with new names until it succeeds. `make` returns `None` if another process has removed the file.
 pub fn with_name<T>(of: impl Display, mut make: impl FnMut(&str) -> io::Result<Option<T>>) -> io::Result<T> {
     for attempt in 1..ATTEMPTS {

@@ -71,6 +71,10 @@ impl Inputs {
 }
 
 impl InputArgs {
+    pub(super) fn new(files: Vec<String>, set: Vec<String>, machine: MachineArgs) -> InputArgs {
+        InputArgs { files, set, machine }
+    }
+
     /// The device to train on.
     pub(super) fn device(&self) -> DeviceChoice {
         self.machine.device

@@ -1,9 +1,11 @@
 //! The command line: one file per command.
 
 mod advise;
+mod aligned;
 mod arguments;
 mod chance;
 mod check;
+mod collect;
 mod columns;
 mod compare;
 mod compile_kernels;
@@ -37,12 +39,14 @@ mod report;
 mod run_selector;
 mod sample_lengths;
 mod schema;
+mod status;
 mod sweep;
 mod table;
 mod target;
 mod terminal;
 #[cfg(test)]
 mod tests;
+mod timeout;
 mod torch;
 
 use std::process::ExitCode;
@@ -75,6 +79,10 @@ enum Command {
     Fits(fits::Args),
     /// Search the combinations of strategy keys for the fastest run that fits the memory
     Advise(advise::Args),
+    /// Show which runs of sweeps are done, running (by whom, since when), failed or missing
+    Status(status::Args),
+    /// Merge results folders of several clusters and machines into one table for `compare`
+    Collect(collect::Args),
     /// Compare the strategies in result tables
     Compare(compare::Args),
     /// Write the comparison as a web page with plots, or one plot as SVG
@@ -129,6 +137,8 @@ pub fn main() -> ExitCode {
         Command::Init(args) => init::run(args),
         Command::Fits(args) => fits::run(args),
         Command::Advise(args) => advise::run(args),
+        Command::Status(args) => status::run(args),
+        Command::Collect(args) => collect::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Report(args) => report::run(args),
         Command::Columns(args) => columns::run(args),

@@ -234,11 +234,18 @@ fn thousands(number: f64) -> String {
     format!("{value:.decimals$}{unit}")
 }
 
-fn about(time: Duration) -> String {
+pub(super) fn about(time: Duration) -> String {
+    format!("about {}", duration(time))
+}
+
+/// `42 s`, `3 min`, `2 h 01 min`, `3 days`
+pub(super) fn duration(time: Duration) -> String {
+    const DAY: u64 = 24 * 60 * 60;
     match time.as_secs() {
-        seconds @ 0..90 => format!("about {seconds} s"),
-        seconds @ 90..5400 => format!("about {} min", (seconds + 30) / 60),
-        seconds => format!("about {} h {:02} min", seconds / 3600, seconds % 3600 / 60),
+        seconds @ 0..90 => format!("{seconds} s"),
+        seconds @ 90..5400 => format!("{} min", (seconds + 30) / 60),
+        seconds if seconds < 3 * DAY => format!("{} h {:02} min", seconds / 3600, seconds % 3600 / 60),
+        seconds => format!("{} days", seconds / DAY),
     }
 }
 
@@ -256,6 +263,7 @@ mod tests {
         assert_eq!(about(Duration::from_secs(42)), "about 42 s");
         assert_eq!(about(Duration::from_secs(150)), "about 3 min");
         assert_eq!(about(Duration::from_secs(7260)), "about 2 h 01 min");
+        assert_eq!(duration(Duration::from_secs(80 * 3600)), "3 days");
     }
 
     #[test]

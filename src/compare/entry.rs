@@ -383,11 +383,11 @@ fn run_key(row: &Row) -> (&str, &str, &str, &[(String, String)]) {
 }
 
 /// Merges repeats into entries, in the order of their first rows.
-pub(super) fn merge(rows: &[Row], in_tokens: bool, basis: Basis) -> Vec<TableEntry> {
+pub(super) fn merge(rows: &[&Row], in_tokens: bool, basis: Basis) -> Vec<TableEntry> {
     let mut runs: Vec<Vec<&Row>> = Vec::new();
     let mut indices = HashMap::new();
     let mut seen: HashMap<(usize, usize), Vec<&Row>> = HashMap::new();
-    for row in rows {
+    for &row in rows {
         let index = *indices.entry(run_key(row)).or_insert(runs.len());
         if index == runs.len() {
             runs.push(Vec::new());

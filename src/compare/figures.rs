@@ -116,7 +116,7 @@ pub(super) fn csv(comparisons: &[Comparison]) -> String {
     let columns = results::fields(Figures::deserialize).iter();
     let columns: Vec<String> =
         columns.filter(|field| **field != "axes").map(|field| (*field).to_owned()).collect();
-    csv::write_records(&rows, &columns, &[], &mut text).expect("memory can be written to");
+    csv::write_records(&rows, &columns, &[], |row| &row.axes, &mut text).expect("memory can be written to");
     String::from_utf8(text).expect("cells are text")
 }
 

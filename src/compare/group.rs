@@ -210,6 +210,13 @@ impl TableGroup {
             entry.is_candidate() && !entry.relative.is_duplicate && entry.speed.len() > 0
         };
         let compared: Vec<&TableEntry> = self.entries.iter().filter(measured).collect();
+        // Usually all have the same rounds, so that one pair stands for every other.
+        if let [one, other, ..] = compared.as_slice()
+            && compared.iter().all(|entry| entry.speed.has_same_rounds(&one.speed))
+            && one.speed_over(other).is_some_and(|ratio| ratio.interval.is_some())
+        {
+            return true;
+        }
         compared.iter().enumerate().all(|(at, one)| {
             compared[at + 1..].iter().all(|other| one.difference(other) != Difference::Unknown)
         })
@@ -253,7 +260,11 @@ impl TableGroup {
 }
 
 fn dominates(a: &TableEntry, b: &TableEntry) -> bool {
-    let Some(speed) = a.speed_over(b).filter(|_| a.needs_no_more(b)) else { return false };
+    // Before the speeds, whose comparison takes longer.
+    if !a.needs_no_more(b) {
+        return false;
+    }
+    let Some(speed) = a.speed_over(b) else { return false };
     let needs_less = !b.needs_no_more(a);
     // The table shows `a` as no slower than the baseline, and `b` as no faster.
     let not_slower = a.standing() >= Some(0) && b.standing().is_some_and(|standing| standing <= 0);

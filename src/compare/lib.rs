@@ -154,10 +154,10 @@ pub struct Comparison {
 impl Comparison {
     /// Compares measured rows of one experiment.
     pub fn new(rows: &[Row], options: &Options) -> Result<Comparison, CompareError> {
-        Comparison::build(rows, options, Basis::Measured)
+        Comparison::build(&rows.iter().collect::<Vec<_>>(), options, Basis::Measured)
     }
 
-    fn build(rows: &[Row], options: &Options, basis: Basis) -> Result<Comparison, CompareError> {
+    fn build(rows: &[&Row], options: &Options, basis: Basis) -> Result<Comparison, CompareError> {
         let experiment = rows.first().ok_or(CompareError::NoRows)?.experiment.clone();
         // One unit for all rows: samples, if any row has no tokens.
         let in_tokens = rows.iter().all(|row| row.tokens_per_s.is_some() || row.samples_per_s.is_none());
@@ -349,7 +349,7 @@ fn format_all(comparisons: &[Comparison], options: &Options, format: Format) -> 
 /// +-`half_width` (relative), or none, and of their baselines. In groups without a measured baseline, the interval is
 /// that of the speed itself.
 pub fn unsettled(rows: &[Row], half_width: f64) -> HashSet<String> {
-    let Ok(comparison) = Comparison::build(rows, &Options::default(), Basis::Measured) else {
+    let Ok(comparison) = Comparison::new(rows, &Options::default()) else {
         return HashSet::new();
     };
     let mut unsettled = HashSet::new();
@@ -374,13 +374,13 @@ pub fn unsettled(rows: &[Row], half_width: f64) -> HashSet<String> {
 }
 
 fn each_experiment(rows: &[Row], options: &Options, basis: Basis) -> Result<Vec<Comparison>, CompareError> {
-    let mut experiments: Vec<Vec<Row>> = Vec::new();
+    let mut experiments: Vec<Vec<&Row>> = Vec::new();
     let mut indices: HashMap<&str, usize> = HashMap::new();
     for row in rows {
         let index = *indices.entry(&row.experiment).or_insert(experiments.len());
         match experiments.get_mut(index) {
-            Some(rows) => rows.push(row.clone()),
-            None => experiments.push(vec![row.clone()]),
+            Some(rows) => rows.push(row),
+            None => experiments.push(vec![row]),
         }
     }
     if experiments.is_empty() {

@@ -49,6 +49,12 @@ impl Rounds {
         self.figures.iter().map(|((_, repeat), _)| *repeat).max().unwrap_or(0)
     }
 
+    /// Whether both have values of the same rounds, so that their ratios to a third are of equal confidence.
+    pub(super) fn has_same_rounds(&self, other: &Rounds) -> bool {
+        let (own, theirs) = (self.figures.iter(), other.figures.iter());
+        self.looks == other.looks && own.map(|(round, _)| round).eq(theirs.map(|(round, _)| round))
+    }
+
     /// The values of both in each round that has both.
     fn paired<'a>(&'a self, other: &'a Rounds) -> impl Iterator<Item = (&'a Round, f64, f64)> {
         let same_round = |round: &Round| {

@@ -165,7 +165,8 @@ impl Table {
             line("", &cut_middle(&self.name, name), &|at| self.columns[at].title.clone(), &self.note);
         let mut lines = vec![(Tone::Title, titles)];
         for (row, content) in self.lines.iter().enumerate() {
-            let headings = self.headings.iter().filter(|(at, _)| *at == row);
+            let first = self.headings.partition_point(|(at, _)| *at < row);
+            let headings = self.headings[first..].iter().take_while(|(at, _)| *at == row);
             lines.extend(headings.map(|(_, text)| (Tone::Title, cut_middle(text, most))));
             let number = |at: usize| match &rest {
                 Some((rest, cells)) if *rest == at && cells[row].is_some() => {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::{axes, group};
+use super::axes;
 use plan::{Axis, Label};
 use results::{Row, Settings, Status};
 
@@ -55,9 +55,10 @@ fn same_labels(rows: &[Row], identity: fn(&Row) -> &str) -> Vec<Vec<Vec<usize>>>
         if identity(row).is_empty() || row.status == Status::Skipped {
             continue;
         }
-        let mut axes = row.axes.clone();
+        let mut axes: Vec<&Axis> = row.axes.iter().collect();
         axes.sort();
-        let key = (&row.experiment, &row.strategy, axes, group::machine_of(row));
+        let machine = (&row.device, row.limit_bytes.filter(|_| row.limited), row.host_limit_bytes);
+        let key = (&row.experiment, &row.strategy, axes, machine);
         let index = *indices.entry(key).or_insert(labels.len());
         if index == labels.len() {
             labels.push(Vec::new());

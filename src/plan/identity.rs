@@ -22,11 +22,19 @@ pub(super) fn configuration_id(config: &RunConfig, data_digest: &str) -> String 
 /// The digest of a configuration on a target, the name of the run's folder. Fields that a later version adds to the
 /// target are not hashed at their defaults, so that stored runs keep their names.
 pub(super) fn run_id(configuration: &str, target: &Target) -> String {
+    digest(&(configuration, &identity_of(target)))
+}
+
+/// The digest of a target: equal for targets on which a run has the same id.
+pub fn target_id(target: &Target) -> String {
+    digest(&identity_of(target))
+}
+
+/// The properties of a target that tell runs apart.
+fn identity_of(target: &Target) -> Target {
     // The memory of the GPU's context is measured each time and varies with other work on it, and figures may be
     // measured or assumed. Neither makes another run.
-    let target =
-        Target { context: Bytes(0), communicator: None, figures: Figures::Measured, ..target.clone() };
-    digest(&(configuration, &target))
+    Target { context: Bytes(0), communicator: None, figures: Figures::Measured, ..target.clone() }
 }
 
 fn digest(content: &impl Serialize) -> String {

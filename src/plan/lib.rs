@@ -30,6 +30,7 @@ pub use exchange::node_of_data_sheet;
 pub use expand::{Base, Experiment, Point, expand, expand_all, expand_generated};
 pub use feasible::skip_infeasible;
 pub use fits::LARGEST_BATCH;
+pub use identity::target_id;
 pub use label::{Axis, Label, title};
 pub use planned::{Plan, PlannedRun};
 pub use planner::{Purpose, plan};

@@ -68,7 +68,7 @@ impl RunFiles {
         }
         let of_repeat = |repeat: usize| {
             let files = |folder: &PathBuf| {
-                let folder = folder.join(&row.run_id).join(repeat.to_string());
+                let folder = results::run_folder(folder, &row.run_id).join(repeat.to_string());
                 (folder.join(RUN_FILE), folder)
             };
             folders.iter().map(files).find(|(run, _)| run.is_file())

@@ -38,6 +38,7 @@ impl de::Error for CellError {
     }
 }
 
+#[derive(Clone, Copy)]
 pub(super) struct Cell<'a>(pub(super) &'a str);
 
 impl<'a> IntoDeserializer<'a, CellError> for Cell<'a> {

@@ -3,15 +3,17 @@
 //! The structs are nested, the written record is flat. Serde's `flatten` cannot be used: it does not keep this column
 //! order, does not reject unknown columns and does not parse numbers from text cells.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::iter::Copied;
+use std::slice;
 use std::sync::LazyLock;
 
 use serde::de::value::MapDeserializer;
 use serde::de::{self, Deserializer, Error as _, IntoDeserializer, Visitor};
 use serde::ser::{Error as _, SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::Row;
 use device::Role;
@@ -88,6 +90,31 @@ pub fn documented() -> impl Iterator<Item = (&'static str, String)> {
     COLUMNS.iter().map(move |column| (column.as_str(), texts[column].trim().to_owned()))
 }
 
+/// The struct that holds a column.
+#[derive(Clone, Copy)]
+pub(super) enum Holder {
+    Row,
+    Measured,
+    Live,
+}
+
+/// The struct that holds a column. `None` if there is no such column.
+pub(super) fn holder(column: &str) -> Option<Holder> {
+    static HOLDERS: LazyLock<HashMap<&str, Holder>> = LazyLock::new(|| {
+        let holder = |column: &String| {
+            if ROLE_COLUMNS.contains(column) {
+                Holder::Live
+            } else if MEASURED_COLUMNS.contains(column) {
+                Holder::Measured
+            } else {
+                Holder::Row
+            }
+        };
+        COLUMNS.iter().map(|column| (column.as_str(), holder(column))).collect()
+    });
+    HOLDERS.get(column).copied()
+}
+
 static ROLE_COLUMNS: LazyLock<Vec<String>> = LazyLock::new(|| Role::ALL.map(Role::column).to_vec());
 
 static MEASURED_COLUMNS: LazyLock<Vec<String>> = LazyLock::new(|| {
@@ -98,15 +125,22 @@ static MEASURED_COLUMNS: LazyLock<Vec<String>> = LazyLock::new(|| {
     fields(Measured::deserialize).iter().flat_map(columns).collect()
 });
 
+/// The columns of a row with their values, and its swept keys.
+pub(super) fn flat(row: &Row) -> serde_json::Result<Map<String, Value>> {
+    let Value::Object(mut fields) = Row::serialize(row, serde_json::value::Serializer)? else {
+        return Err(<serde_json::Error as serde::ser::Error>::custom("a row is a struct"));
+    };
+    for part in [MEASURED, LIVE] {
+        if let Some(Value::Object(columns)) = fields.remove(part) {
+            fields.extend(columns);
+        }
+    }
+    Ok(fields)
+}
+
 impl Serialize for Row {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let fields = Row::serialize(self, serde_json::value::Serializer).map_err(S::Error::custom)?;
-        let Value::Object(mut fields) = fields else { return Err(S::Error::custom("a row is a struct")) };
-        for part in [MEASURED, LIVE] {
-            if let Some(Value::Object(columns)) = fields.remove(part) {
-                fields.extend(columns);
-            }
-        }
+        let fields = flat(self).map_err(S::Error::custom)?;
         let mut record = serializer.serialize_map(Some(fields.len()))?;
         for column in COLUMNS.iter().map(String::as_str).chain([AXES]) {
             record.serialize_entry(column, &fields[column])?;
@@ -118,7 +152,7 @@ impl Serialize for Row {
 impl<'de> Deserialize<'de> for Row {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Row, D::Error> {
         let fields = BTreeMap::<String, Value>::deserialize(deserializer)?;
-        row(fields).map_err(|error: ColumnError<serde_json::Error>| match error.column {
+        row_of_json(&fields).map_err(|error| match error.column {
             Some(column) => D::Error::custom(format!("`{column}`: {}", error.source)),
             None => D::Error::custom(error.source),
         })
@@ -131,42 +165,50 @@ pub(super) struct ColumnError<E> {
     pub(super) source: E,
 }
 
+/// Builds a row from the fields of a JSON object.
+pub(super) fn row_of_json(fields: &BTreeMap<String, Value>) -> Result<Row, ColumnError<serde_json::Error>> {
+    // `Row::deserialize` rejects unknown columns.
+    row(fields.iter().map(|(column, value)| (holder(column).unwrap_or(Holder::Row), column.as_str(), value)))
+}
+
 /// Builds a row from columns and values of any format.
-pub(super) fn row<'de, V, E>(columns: impl IntoIterator<Item = (String, V)>) -> Result<Row, ColumnError<E>>
+pub(super) fn row<'de, V, E>(
+    columns: impl IntoIterator<Item = (Holder, &'de str, V)>,
+) -> Result<Row, ColumnError<E>>
 where
-    V: IntoDeserializer<'de, E>,
+    V: IntoDeserializer<'de, E> + Copy,
     E: de::Error,
 {
-    let (mut own, mut measured, mut live) = (Vec::new(), Vec::new(), Vec::new());
-    for (column, value) in columns {
-        let part = if ROLE_COLUMNS.contains(&column) {
-            &mut live
-        } else if MEASURED_COLUMNS.contains(&column) {
-            &mut measured
-        } else {
-            // `Row::deserialize` rejects unknown columns.
-            &mut own
-        };
-        part.push((column, value));
+    let mut parts = [const { Vec::new() }; 3];
+    for (holder, column, value) in columns {
+        parts[holder as usize].push((column, value));
     }
-    let mut row = read_struct(own, |own| Row::deserialize(own))?;
-    row.measured = read_struct(measured, |measured| Measured::deserialize(measured))?;
-    row.measured.live = read_struct(live, |live| Deserialize::deserialize(live))?;
+    let [own, measured, live] = parts;
+    // Tracking the column of an error takes as long as reading.
+    macro_rules! read {
+        ($columns:expr, $read:path) => {
+            $read(MapDeserializer::new($columns.iter().copied()))
+                .or_else(|_: E| read_struct(&$columns, |columns| $read(columns)))
+        };
+    }
+    let mut row = read!(own, Row::deserialize)?;
+    row.measured = read!(measured, Measured::deserialize)?;
+    row.measured.live = read!(live, Deserialize::deserialize)?;
     Ok(row)
 }
 
-type Columns<'de, V, E> = MapDeserializer<'de, std::vec::IntoIter<(String, V)>, E>;
+type Columns<'a, 'de, V, E> = MapDeserializer<'de, Copied<slice::Iter<'a, (&'de str, V)>>, E>;
 
 fn read_struct<'de, V, E, T>(
-    columns: Vec<(String, V)>,
-    read: impl FnOnce(serde_path_to_error::Deserializer<'_, '_, Columns<'de, V, E>>) -> Result<T, E>,
+    columns: &[(&'de str, V)],
+    read: impl FnOnce(serde_path_to_error::Deserializer<'_, '_, Columns<'_, 'de, V, E>>) -> Result<T, E>,
 ) -> Result<T, ColumnError<E>>
 where
-    V: IntoDeserializer<'de, E>,
+    V: IntoDeserializer<'de, E> + Copy,
     E: de::Error,
 {
     let mut track = serde_path_to_error::Track::new();
-    let columns = MapDeserializer::new(columns.into_iter());
+    let columns = MapDeserializer::new(columns.iter().copied());
     read(serde_path_to_error::Deserializer::new(columns, &mut track)).map_err(|source| {
         let column = Some(track.path().to_string()).filter(|path| path != ".");
         ColumnError { column, source }

@@ -4,16 +4,18 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use csv::StringRecord;
 use serde::Serialize;
-use serde_json::Value;
+use serde::ser::Error as _;
+use serde_json::{Map, Value};
 
 use super::Row;
 use super::cell::{Cell, CellError};
-use super::columns::{self, AXES, COLUMNS};
+use super::columns::{self, COLUMNS, Holder};
 use super::foreign::Foreign;
 use super::header;
 use base::units::Bytes;
-use base::{regular, temporary};
+use base::{parallel, regular, temporary};
 use spec::{OtherFile, Wanted, other_file};
 
 /// The prefix of a swept key that is also the name of a column, such as `precision`.
@@ -22,6 +24,9 @@ const SWEPT: &str = "sweep.";
 /// Limits that no table of results reaches.
 const LARGEST: Bytes = Bytes(1 << 30);
 const MOST_COLUMNS: usize = 1000;
+
+/// Rows that are converted at once, in parallel: enough work for each thread, little memory.
+const BATCH: usize = 4096;
 
 /// An unreadable, unwritable or invalid CSV file.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +56,7 @@ pub enum CsvError {
 /// value is unknown or the row has no value of that swept key. Non-finite numbers become empty cells, as they become
 /// null in JSON.
 pub fn write(rows: &[Row], axes: &[String], to: impl Write) -> io::Result<()> {
-    write_records(rows, &COLUMNS, axes, to)
+    write_cells(rows, &COLUMNS, axes, columns::flat, |row| &row.axes, to)
 }
 
 /// Replaces the file atomically by a table of these rows.
@@ -87,33 +92,63 @@ pub fn read(file: &Path) -> Result<Vec<Row>, CsvError> {
     }
     header::check(file, &header)?;
     let mut foreign = Foreign::matches(&header).then(Foreign::default);
+    let header: Vec<(Option<Holder>, String)> =
+        header.into_iter().map(|column| (columns::holder(&column), column)).collect();
     let mut rows = Vec::new();
-    for record in reader.records() {
-        let record = record.map_err(at)?;
-        let line = record.position().map_or(0, csv::Position::line);
-        let cells: Vec<&str> = record.iter().map(unescape).collect();
-        let missing = foreign.as_mut().map(|foreign| foreign.missing(&header, &cells)).unwrap_or_default();
-        let (fixed, swept): (Vec<_>, Vec<_>) =
-            header.iter().zip(cells).partition(|(column, _)| COLUMNS.contains(column));
-        let cells = fixed.into_iter().map(|(column, text)| (column.clone(), Cell(text)));
-        let cells = cells.chain(missing.iter().map(|(column, text)| (column.clone(), Cell(text))));
-        let mut row = columns::row(cells).map_err(|error| match error.source {
-            CellError::Missing(column) => {
-                CsvError::MissingColumn { file: file.to_path_buf(), column: column.to_string() }
+    let mut records = reader.records();
+    loop {
+        let (mut batch, mut failed) = (Vec::with_capacity(BATCH), None);
+        for record in records.by_ref().take(BATCH) {
+            match record {
+                Ok(record) => {
+                    let missing = foreign.as_mut().map(|foreign| foreign.missing(&header, &record));
+                    batch.push((record, missing.unwrap_or_default()));
+                }
+                Err(error) => {
+                    failed = Some(at(error));
+                    break;
+                }
             }
-            CellError::Problem(problem) => {
-                let column = error.column.unwrap_or_default();
-                CsvError::Cell { file: file.to_path_buf(), line, column, problem }
-            }
-        })?;
-        row.axes = swept
-            .into_iter()
-            .filter(|(_, value)| !value.is_empty())
-            .map(|(column, value)| (column.strip_prefix(SWEPT).unwrap_or(column).into(), value.into()))
-            .collect();
-        rows.push(row);
+        }
+        let is_last = batch.len() < BATCH;
+        for row in parallel::map(batch, |(record, missing)| read_row(file, &header, &record, &missing)) {
+            rows.push(row?);
+        }
+        match failed {
+            Some(error) => return Err(error),
+            None if is_last => return Ok(rows),
+            None => {}
+        }
     }
-    Ok(rows)
+}
+
+/// Reads a record; `missing` are columns that the table lacks, with their values.
+fn read_row(
+    file: &Path,
+    header: &[(Option<Holder>, String)],
+    record: &StringRecord,
+    missing: &[(String, String)],
+) -> Result<Row, CsvError> {
+    let line = record.position().map_or(0, csv::Position::line);
+    let cells = || header.iter().zip(record).map(|((holder, column), cell)| (holder, column, unescape(cell)));
+    let fixed = cells().filter_map(|(holder, column, text)| Some(((*holder)?, column.as_str(), Cell(text))));
+    let missing = missing
+        .iter()
+        .filter_map(|(column, text)| Some((columns::holder(column)?, column.as_str(), Cell(text))));
+    let mut row = columns::row(fixed.chain(missing)).map_err(|error| match error.source {
+        CellError::Missing(column) => {
+            CsvError::MissingColumn { file: file.to_path_buf(), column: column.to_string() }
+        }
+        CellError::Problem(problem) => {
+            let column = error.column.unwrap_or_default();
+            CsvError::Cell { file: file.to_path_buf(), line, column, problem }
+        }
+    })?;
+    row.axes = cells()
+        .filter(|(holder, _, value)| holder.is_none() && !value.is_empty())
+        .map(|(_, column, value)| (column.strip_prefix(SWEPT).unwrap_or(column).into(), value.into()))
+        .collect();
+    Ok(row)
 }
 
 fn syntax(file: &Path, error: csv::Error) -> CsvError {
@@ -133,39 +168,49 @@ fn syntax(file: &Path, error: csv::Error) -> CsvError {
     }
 }
 
-/// Writes records with these columns as CSV. Their field `axes`, if present, holds swept keys.
-pub fn write_records<T: Serialize>(
+/// Writes records with these columns as CSV, followed by their `swept` keys.
+pub fn write_records<T: Serialize + Sync>(
     records: &[T],
     fixed: &[String],
     axes: &[String],
+    swept: impl Fn(&T) -> &[(String, String)] + Sync,
+    to: impl Write,
+) -> io::Result<()> {
+    let fields = |record: &T| match serde_json::to_value(record)? {
+        Value::Object(fields) => Ok(fields),
+        _ => Err(serde_json::Error::custom("a record is a struct")),
+    };
+    write_cells(records, fixed, axes, fields, swept, to)
+}
+
+fn write_cells<T: Sync>(
+    records: &[T],
+    fixed: &[String],
+    axes: &[String],
+    fields: impl Fn(&T) -> serde_json::Result<Map<String, Value>> + Sync,
+    swept: impl Fn(&T) -> &[(String, String)] + Sync,
     to: impl Write,
 ) -> io::Result<()> {
     let mut axes = axes.to_vec();
-    let mut cells = Vec::with_capacity(records.len());
-    for record in records {
-        let Value::Object(mut fields) = serde_json::to_value(record)? else {
-            return Err(io::Error::other("a record is a struct"));
-        };
-        let swept: Vec<(String, String)> = match fields.remove(AXES) {
-            Some(swept) => serde_json::from_value(swept)?,
-            None => Vec::new(),
-        };
-        for (axis, _) in &swept {
-            if !axes.contains(axis) {
-                axes.push(axis.clone());
-            }
+    for (axis, _) in records.iter().flat_map(&swept) {
+        if !axes.contains(axis) {
+            axes.push(axis.clone());
         }
-        cells.push((fields, swept));
     }
     let mut writer = csv::Writer::from_writer(to);
     let swept_columns = axes.iter().map(|axis| swept_column(axis, fixed));
     writer.write_record(fixed.iter().cloned().chain(swept_columns))?;
-    for (fields, swept) in &cells {
+    let cells = |record: &T| {
+        let fields = fields(record)?;
         let fixed = fixed.iter().map(|column| text(fields.get(column).unwrap_or(&Value::Null)));
-        let swept = axes.iter().map(|axis| {
-            swept.iter().find(|(key, _)| key == axis).map(|(_, value)| escape(value)).unwrap_or_default()
-        });
-        writer.write_record(fixed.chain(swept))?;
+        let of_axis = |axis| swept(record).iter().find(|(key, _)| key == axis);
+        let swept = axes.iter().map(|axis| of_axis(axis).map(|(_, value)| escape(value)).unwrap_or_default());
+        Ok::<StringRecord, io::Error>(fixed.chain(swept).collect())
+    };
+    for batch in records.chunks(BATCH) {
+        for record in parallel::map(batch.iter().collect(), cells) {
+            writer.write_record(&record?)?;
+        }
     }
     writer.flush()
 }

@@ -2,6 +2,10 @@
 
 use std::collections::HashMap;
 
+use csv::StringRecord;
+
+use super::columns::Holder;
+
 pub(super) const NAME: &str = "strategy";
 /// A table needs at least one of these columns.
 pub(super) const FIGURES: [&str; 6] =
@@ -42,15 +46,19 @@ impl Foreign {
     }
 
     /// The missing columns of a row with their values. Rows of one strategy are repeats.
-    pub(super) fn missing(&mut self, header: &[String], cells: &[&str]) -> Vec<(String, String)> {
-        let index = header.iter().position(|column| column == NAME);
-        let strategy = index.and_then(|at| cells.get(at)).copied().unwrap_or_default();
+    pub(super) fn missing(
+        &mut self,
+        header: &[(Option<Holder>, String)],
+        record: &StringRecord,
+    ) -> Vec<(String, String)> {
+        let has = |column: &str| header.iter().position(|(_, other)| other == column);
+        let strategy = has(NAME).and_then(|at| record.get(at)).unwrap_or_default();
         let repeats = self.repeats.entry(strategy.to_owned()).or_default();
         *repeats += 1;
         let repeat = (REPEAT, repeats.to_string());
         let defaults = DEFAULTS.map(|(column, value)| (column, value.to_owned()));
         let all = defaults.into_iter().chain([repeat]);
-        let missing = all.filter(|(column, _)| !header.iter().any(|other| other == column));
+        let missing = all.filter(|(column, _)| has(column).is_none());
         missing.map(|(column, value)| (column.to_owned(), value)).collect()
     }
 }

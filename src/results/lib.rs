@@ -1,6 +1,7 @@
 //! Results: rows, their columns, CSV files and the crash-safe store.
 
 mod cell;
+mod collect;
 mod columns;
 pub mod csv;
 mod foreign;
@@ -12,6 +13,7 @@ mod settings;
 mod speeds;
 mod store;
 
+pub use collect::{CollectError, Collected, collect};
 pub use columns::documented;
 pub use columns::fields;
 pub use pytorch_row::pytorch_row;
@@ -19,4 +21,7 @@ pub use row::{Row, Status};
 pub use rows::{measured_row, planned_row, predicted_row};
 pub use settings::Settings;
 pub use speeds::learned;
-pub use store::{Committed, Dumps, PrivateFolder, Store, StoreError};
+pub use store::{
+    Claim, Claimant, Committed, Dumps, Expected, ExpectedRun, PrivateFolder, Store, StoreError, experiments,
+    run_folder,
+};

@@ -1,6 +1,6 @@
 //! Device rates from the results of earlier runs on the same device.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -82,13 +82,9 @@ fn from_rows(out: &Path, rows: &[Row]) -> DeviceRates {
     if products.is_empty() {
         return DeviceRates::default();
     }
-    let mut runs: Vec<&Row> = Vec::new();
-    for row in rows {
-        // One repeat per run is enough.
-        if !runs.iter().any(|known| known.run_id == row.run_id) {
-            runs.push(row);
-        }
-    }
+    // One repeat per run is enough.
+    let mut seen = HashSet::new();
+    let runs: Vec<&Row> = rows.iter().filter(|row| seen.insert(&row.run_id)).collect();
     let mut speeds = DeviceRates {
         products,
         memory: statistics::median(&copies),
@@ -237,7 +233,7 @@ mod tests {
     #[test]
     fn operation_times_are_relative_to_roofline() {
         let out = folder(&[row("one", "fp32", Some(1e9))]);
-        let run = out.path().join("a/one/1");
+        let run = Store::at(out.path(), "a").repeat_folder("one", 1);
         fs::create_dir_all(&run).unwrap();
         // Roofline times: 4 ms for each of two matmuls, 1 ms for the norm. One allocation of 1000 bytes. `normal` is
         // part of no step.
@@ -265,7 +261,7 @@ mod tests {
     fn host_operations_do_not_calibrate_a_card() {
         let of_adamw = |context_bytes| {
             let out = folder(&[Row { context_bytes, ..row("one", "fp32", Some(1e9)) }]);
-            let run = out.path().join("a/one/1");
+            let run = Store::at(out.path(), "a").repeat_folder("one", 1);
             fs::create_dir_all(&run).unwrap();
             let lines = "operation,device,ms,times_per_step,flops,moved_bytes,live_bytes\n\
                          adamw,device,2,1,0,1000000,1000\n\

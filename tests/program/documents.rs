@@ -70,7 +70,7 @@ fn swept(dir: &TestFolder) -> Vec<Row> {
 
 /// The sum of FLOPs per step over the operations of a run.
 fn listed_flops(dir: &TestFolder, run: &str) -> f64 {
-    let listed = dir.find(&format!("results/documents/{run}/[0-9]*/memory.csv"));
+    let listed = dir.find(&format!("results/documents/*/{run}/[0-9]*/memory.csv"));
     let lines = csv::Reader::from_path(&listed[0]).unwrap().into_deserialize::<Row>();
     let flops = |line: Row| ["flops", "times_per_step"].map(|column| line[column].parse::<f64>().unwrap());
     lines.map(|line| flops(line.unwrap()).iter().product::<f64>()).sum()

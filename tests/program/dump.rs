@@ -64,7 +64,7 @@ impl TestFolder {
 
     /// Changes the parameter digest of the only result.
     fn forge_digest(&self) {
-        let [result] = <[PathBuf; 1]>::try_from(self.find("results/tiny/*/1/result.json")).unwrap();
+        let [result] = <[PathBuf; 1]>::try_from(self.find("results/tiny/*/*/1/result.json")).unwrap();
         let mut row: serde_json::Value = serde_json::from_slice(&fs::read(&result).unwrap()).unwrap();
         row["digest"] = "of something else".into();
         fs::write(&result, row.to_string()).unwrap();
@@ -117,7 +117,7 @@ fn dump_holds_whole_run() {
         assert!(said.contains(&format!("dump tiny {strategy}: dumps/")), "{said}");
         let id = folder.file_name().unwrap().to_str().unwrap();
         for name in ["run.toml", "target.toml"] {
-            let stored = fs::read(dir.path(&format!("results/tiny/{id}/1/{name}"))).unwrap();
+            let stored = fs::read(dir.path(&format!("results/tiny/{}/{id}/1/{name}", &id[..2]))).unwrap();
             assert_eq!(fs::read(folder.join(name)).unwrap(), stored, "{name}");
         }
 
@@ -229,7 +229,7 @@ fn stored_run_dumps_like_fresh_run() {
     let fresh = dir.dumps();
     let written = |file: &PathBuf| (file.clone(), fs::metadata(file).unwrap().modified().unwrap());
     let results = || -> Vec<(PathBuf, SystemTime)> {
-        dir.find("results/tiny/*/1/result.json").iter().map(written).collect()
+        dir.find("results/tiny/*/*/1/result.json").iter().map(written).collect()
     };
     let before = results();
     fs::rename(dir.path("dumps"), dir.path("fresh")).unwrap();
@@ -338,10 +338,10 @@ fn training_starts_from_dump() {
         assert_eq!(tensors(&file), tensors(&dumped.join("final.safetensors")), "{}", file.display());
     }
 
-    let runs = dir.find("results/more/*/1").len();
+    let runs = dir.find("results/more/*/*/1").len();
     fs::copy(dumped.join("initial.safetensors"), dir.path("start.safetensors")).unwrap();
     dir.dump_sweep(&[], 0);
-    assert_eq!(dir.find("results/more/*/1").len(), 2 * runs, "other weights make other runs");
+    assert_eq!(dir.find("results/more/*/*/1").len(), 2 * runs, "other weights make other runs");
     let others = dir.rows("results/more.csv");
     assert!(others.iter().all(|other| !rows.values().any(|row| row.digest == other.digest)));
 }
@@ -367,7 +367,7 @@ fn weights_are_digested_once() {
     let key = find(&marked).unwrap();
     marked[key]["sha256"] = "marker".into();
     fs::write(&kept, marked.to_string()).unwrap();
-    let runs = dir.find("results/tiny/*/1").len();
+    let runs = dir.find("results/tiny/*/*/1").len();
     dir.dump_sweep(&["--filter", "plain"], 0);
-    assert_eq!(dir.find("results/tiny/*/1").len(), runs + 1, "by that digest it is another run");
+    assert_eq!(dir.find("results/tiny/*/*/1").len(), runs + 1, "by that digest it is another run");
 }

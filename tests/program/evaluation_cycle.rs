@@ -41,7 +41,7 @@ fn evaluations_follow_cycle_and_last_step() {
     dir.write("tiny.toml", Tiny::default().with(MORE));
     dir.runner(&["sweep", "--device", "cpu", "--out", "kept", "tiny.toml"]);
 
-    let run = dir.find("kept/tiny/*/*/run.toml").remove(0);
+    let run = dir.find("kept/tiny/*/*/*/run.toml").remove(0);
     let reported = reported_steps(&dir, run.parent().unwrap());
     let mut expected: Vec<(String, u64)> = (1..=7).map(|step| ("step".to_owned(), step)).collect();
     for step in [7, 6, 3] {
@@ -60,7 +60,7 @@ fn each_evaluation_is_stored() {
     );
     dir.runner(&["sweep", "--device", "cpu", "--out", "kept", "tiny.toml", "never.toml"]);
 
-    let file = dir.find("kept/tiny/*/*/evaluations.csv").remove(0);
+    let file = dir.find("kept/tiny/*/*/*/evaluations.csv").remove(0);
     let kept: Vec<(usize, f64, Option<f64>)> =
         csv::Reader::from_path(&file).unwrap().deserialize().collect::<Result<_, _>>().unwrap();
     assert_eq!(
@@ -72,7 +72,7 @@ fn each_evaluation_is_stored() {
         serde_json::from_slice(&std::fs::read(file.with_file_name("result.json")).unwrap()).unwrap();
     assert_eq!(row["loss_eval"].as_f64(), Some(kept[2].1));
     assert!(kept[0].1 > kept[1].1, "it learns: {kept:?}");
-    assert!(dir.find("kept/never/*/*/evaluations.csv").is_empty());
+    assert!(dir.find("kept/never/*/*/*/evaluations.csv").is_empty());
 }
 
 /// The plan has the collected bytes, and `explain` lists them and suggests the host, as a line of a strategy.

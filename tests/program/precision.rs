@@ -35,7 +35,7 @@ sweep.precision = ["fp16", "bf16"]
 
 /// A column of the run's `steps.csv`.
 fn column(dir: &TestFolder, row: &Row, name: &str) -> Vec<String> {
-    let file = dir.path(&format!("results/small/{}/1/steps.csv", row.run_id));
+    let file = dir.path(&format!("results/small/{}/{}/1/steps.csv", &row.run_id[..2], row.run_id));
     let text = std::fs::read_to_string(file).unwrap();
     let mut lines = text.lines().map(|line| line.split(',').map(str::to_owned).collect::<Vec<_>>());
     let index = lines.next().unwrap().iter().position(|heading| heading == name).expect("a column");

@@ -44,7 +44,7 @@ impl TestFolder {
 
     /// A file of every repeat.
     fn kept(&self, name: &str) -> Vec<PathBuf> {
-        self.find(&format!("kept/tiny/*/[0-9]*/{name}"))
+        self.find(&format!("kept/tiny/*/*/[0-9]*/{name}"))
     }
 }
 

@@ -26,7 +26,7 @@ fn started(dir: &TestFolder, options: &[&str]) -> (std::process::Child, Vec<Stri
         children.len() == 3
     });
     let has_steps = || {
-        dir.find("results/endless/*/.*/steps.csv")
+        dir.find("results/endless/*/*/.*/steps.csv")
             .iter()
             .any(|file| std::fs::read_to_string(file).is_ok_and(|text| text.lines().count() > 2))
     };

@@ -328,7 +328,7 @@ fn mutated_results_are_explained() {
     // The first line starts with "run" and a prefix of the run's id.
     let said = harmless("", &dir.run_limited(&explain));
     let id = said.split([' ', ':']).nth(1).unwrap();
-    let folders = dir.find(&format!("results/a/{id}*/[0-9]*"));
+    let folders = dir.find(&format!("results/a/*/{id}*/[0-9]*"));
     let folder = folders.first().unwrap_or_else(|| panic!("no folder of {id}"));
     let files = ["result.json", "memory.csv", "steps.csv"];
     let seeds: Vec<Vec<u8>> = files.iter().map(|file| fs::read(folder.join(file)).unwrap()).collect();

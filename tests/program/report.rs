@@ -358,8 +358,12 @@ fn assert_losses(page: &Value, dir: &TestFolder, all: &[Row]) {
     for (chart, seed) in array(page, "/loss").iter().zip([0, 1]) {
         for strategy in ["plain", "accumulate", "leak"] {
             let row = all.iter().find(|row| row.strategy == strategy && row.seed == Some(seed)).unwrap();
-            let steps =
-                fs::read_to_string(dir.path(&format!("results/a/{}/1/steps.csv", row.run_id))).unwrap();
+            let steps = fs::read_to_string(dir.path(&format!(
+                "results/a/{}/{}/1/steps.csv",
+                &row.run_id[..2],
+                row.run_id
+            )))
+            .unwrap();
             let expected: Vec<f64> =
                 steps.lines().skip(1).map(|line| line.split(',').nth(1).unwrap().parse().unwrap()).collect();
             assert_eq!(of_seed(chart, strategy), expected, "{strategy}, seed {seed}");
@@ -467,7 +471,7 @@ fn limits_and_missing_folders_are_noted_and_strategies_that_share_a_run_share_it
     }
     // Without the folder of a run, which two strategies share, exactly 24 have a timeline.
     let rows = dir.rows("results/a.csv");
-    fs::remove_dir_all(dir.path("results/a").join(&rows[0].run_id)).unwrap();
+    fs::remove_dir_all(results::run_folder(&dir.path("results/a"), &rows[0].run_id)).unwrap();
     let some = data(&page(&dir, &["results/a.csv"]));
     let some = &some["experiments"][0];
     assert_eq!(array(some, "/timelines").len(), 24);

@@ -98,7 +98,7 @@ fn seeds_vary_if_requested() {
     assert_eq!(varied[0].1, same[0].1);
     assert_ne!(varied[1].1, same[0].1);
     assert_eq!(values(&dir, "seed"), ["0".to_owned(), "1".to_owned()].into());
-    let of_second = dir.find("vary/tiny/*/2/run.toml");
+    let of_second = dir.find("vary/tiny/*/*/2/run.toml");
     let run = fs::read_to_string(&of_second[0]).unwrap();
     assert!(run.contains("seed = 1") && run.contains("seeds = \"same\""), "{run}");
 }

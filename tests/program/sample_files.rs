@@ -112,7 +112,7 @@ fn accuracy_of_an_evaluation_is_a_column() {
     assert_eq!([accuracy("micro"), accuracy("slices")], [1.0; 2]);
     assert!(accuracy("untrained") < 1.0);
     assert!(table.contains("acc"), "{table}");
-    let file = folder.find("results/a/*/*/evaluations.csv").remove(0);
+    let file = folder.find("results/a/*/*/*/evaluations.csv").remove(0);
     assert!(std::fs::read_to_string(file).unwrap().starts_with("step,loss,accuracy\n"));
 }
 

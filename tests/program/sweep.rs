@@ -1,6 +1,7 @@
 //! `runner sweep`: exit codes, messages and the files that it leaves.
 
 use std::fs;
+use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
@@ -59,12 +60,23 @@ fn misplaced_result_is_rejected() {
     dir.sweep(&[&file, "--filter", "plain"]).ended_with(0);
     let first = dir.results("tiny")[0].0.clone();
     let run = first.parent().and_then(|repeat| repeat.parent()).unwrap();
-    let elsewhere = run.with_file_name("0123456789abcdef");
-    fs::rename(run, &elsewhere).unwrap();
+    // Where no sweep looks for it.
+    fs::create_dir(dir.path("results/tiny/__")).unwrap();
+    let outside = dir.path("results/tiny/__").join(run.file_name().unwrap());
+    fs::rename(run, &outside).unwrap();
+    let sweep = dir.sweep(&[&file]).ended_with(2);
+    let shown = |path: &Path| path.strip_prefix(dir.path("")).unwrap().display().to_string();
+    let moved =
+        format!("{} holds results where no sweep looks for them: move it to {}", shown(&outside), shown(run));
+    assert!(sweep.err.contains(&moved), "{}", sweep.err);
+
+    // Where a sweep looks for another.
+    fs::create_dir(dir.path("results/tiny/01")).unwrap();
+    let elsewhere = dir.path("results/tiny/01/0123456789abcdef");
+    fs::rename(&outside, &elsewhere).unwrap();
     let sweep = dir.sweep(&[&file]).ended_with(2);
     let (misplaced, id) = (elsewhere.join("1/result.json"), run.file_name().unwrap().to_str().unwrap());
-    let misplaced = misplaced.strip_prefix(dir.path("")).unwrap().display().to_string();
-    assert!(sweep.err.contains(&misplaced) && sweep.err.contains(id), "{}", sweep.err);
+    assert!(sweep.err.contains(&shown(&misplaced)) && sweep.err.contains(id), "{}", sweep.err);
     fs::remove_dir_all(elsewhere).unwrap();
 
     // In the right folder, but with the id of another configuration in it.
@@ -184,7 +196,7 @@ fn every_measured_row_stays_in_a_table() {
 
     // Only tables, as they come from another machine.
     fs::remove_file(dir.path("results/tiny/other.csv")).unwrap();
-    for run in dir.find("results/tiny/*") {
+    for run in dir.find("results/tiny/[0-9a-f][0-9a-f]") {
         fs::remove_dir_all(run).unwrap();
     }
     for _ in 0..2 {

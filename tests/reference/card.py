@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Trains a run's model in PyTorch on a GPU, at PyTorch's full speed, and prints one line of JSON.
 
-    python tests/reference/card.py results/gpt2-124m/<run id>/0/run.toml
-    python tests/reference/card.py results/gpt2-124m/<run id>/0/run.toml --compile
+    python tests/reference/card.py results/gpt2-124m/<digits>/<run id>/1/run.toml
+    python tests/reference/card.py results/gpt2-124m/<digits>/<run id>/1/run.toml --compile
 
 Needs Python 3.11 and torch, and a GPU unless `--device cpu`. The result is PyTorch's speed and memory for a run: the
 model of `run.toml`, with its precision, batch size, accumulation, recomputation, clipping and optimizer. Parameters and

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::free_memory::free_memory;
 use super::queue::{self, is_wanted};
 use super::{Args, others, report};
+use crate::aligned;
 use crate::failure::{ExitStatus, Failure};
 use crate::output;
 use base::units::Bytes;
@@ -19,6 +20,8 @@ pub(super) fn show(args: &Args, plans: Vec<Plan>) -> Result<ExitStatus, Failure>
     let mut number = 0;
     for plan in &plans {
         let mut store = Store::at(&args.out, &plan.experiment);
+        // Reads all results in parallel.
+        let earlier = earlier(args, plan, &mut store)?;
         let mut lines = vec![["#", "run", "strategy", "axes", "peak", "state"].map(str::to_string)];
         let mut left = 0;
         let mut first_label = HashMap::new();
@@ -37,9 +40,8 @@ pub(super) fn show(args: &Args, plans: Vec<Plan>) -> Result<ExitStatus, Failure>
                 state.text,
             ]);
         }
-        let lines = columns(&lines).join("\n");
+        let lines = aligned::columns(&lines, 1).join("\n");
         let (experiment, file) = (&plan.experiment, plan.file.display());
-        let earlier = earlier(args, plan, &mut store)?;
         let share = args.only.map(|share| format!(", share {share}")).unwrap_or_default();
         output::show(&format!("\n{experiment} ({file}{share})\n{lines}\n{left} to run\n{earlier}"))?;
     }
@@ -150,20 +152,4 @@ fn predicted_peak(plan: &Plan, run: &PlannedRun) -> String {
     }
     let peak = results::planned_row(plan, run, 1).predicted_peak_bytes;
     peak.map(|bytes| Bytes(bytes).to_string()).unwrap_or_default()
-}
-
-/// Aligned columns, without empty ones.
-fn columns<const N: usize>(lines: &[[String; N]]) -> Vec<String> {
-    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; N] = std::array::from_fn(width);
-    let empty: [bool; N] =
-        std::array::from_fn(|column| lines.iter().skip(1).all(|line| line[column].is_empty()));
-    let write = |line: &[String; N]| {
-        let mut text = String::new();
-        for column in (0..N).filter(|column| !empty[*column]) {
-            text.push_str(&format!("  {:<1$}", line[column], widths[column]));
-        }
-        text.trim_end().to_string()
-    };
-    lines.iter().map(write).collect()
 }

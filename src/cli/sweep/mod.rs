@@ -10,7 +10,6 @@ mod queue;
 mod report;
 mod share;
 mod signals;
-mod timeout;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,7 +17,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::failure::{ExitStatus, Failure};
 use super::filter::Filter;
@@ -28,6 +27,7 @@ use super::output::note;
 use super::progress::Progress;
 use super::table::TableArgs;
 use super::target;
+use super::timeout;
 use events::Events;
 use execute::DumpContents;
 use job::Job;
@@ -104,6 +104,24 @@ struct Sweep {
     changed: bool,
     /// Rows of earlier tables whose results are gone.
     without_result: Vec<Row>,
+    /// When its tables were last written.
+    rebuilt: Option<Rebuilt>,
+}
+
+/// When tables were written, and how long that took.
+#[derive(Clone, Copy)]
+struct Rebuilt {
+    at: Instant,
+    took: Duration,
+}
+
+impl Rebuilt {
+    /// Whether to write them again: at once, unless it would take more than a small share of the time.
+    fn is_old(self) -> bool {
+        const QUICK: Duration = Duration::from_secs(1);
+        const SHARE: u32 = 20;
+        self.took < QUICK || self.at.elapsed() > self.took * SHARE
+    }
 }
 
 /// The error of `--target`: a sweep trains on this machine.
@@ -168,9 +186,13 @@ pub(super) fn run(mut args: Args, signals: Option<io::Result<Signals>>) -> Resul
     if args.fresh {
         forget(&args, &mut sweeps)?;
     }
+    let mut tables = Vec::new();
     for sweep in &mut sweeps {
+        if !sweep.changed {
+            sweep.store.expect(&sweep.plan).map_err(Failure::input)?;
+        }
         // Find unreadable results and an unwritable table before anything is trained.
-        report::rebuild(sweep).map_err(Failure::input)?;
+        tables.push(report::rebuild(sweep).map_err(Failure::input)?);
     }
     args.events().sweep(&sweeps)?;
     let interrupted = signals.finish_gracefully();
@@ -184,9 +206,11 @@ pub(super) fn run(mut args: Args, signals: Option<io::Result<Signals>>) -> Resul
             break;
         }
     }
-    for sweep in &mut sweeps {
+    for (sweep, table) in sweeps.iter_mut().zip(tables) {
         sweep.store.clean();
-        report::comparison(sweep, &args)?;
+        let table =
+            if ended.is_empty() { table } else { report::rebuild(sweep).map_err(Failure::machine)? };
+        report::comparison(sweep, &args, table)?;
     }
     // Of its own, now.
     let mut told = tell_doubts(&sweeps, &[], told);
@@ -226,7 +250,8 @@ fn check_dumps(args: &Args, sweeps: &[Sweep], dumps: &[Dumps]) -> Result<(), Fai
     Ok(())
 }
 
-/// Executes the jobs one after the other. Each result is on the disk and in the table before the next job starts.
+/// Executes the jobs one after the other. Each result is on the disk before the next job starts, and in the table unless
+/// there are so many that writing it takes long.
 fn work(
     args: &Args,
     sweeps: &mut [Sweep],
@@ -242,8 +267,10 @@ fn work(
         }
         let sweep = &mut sweeps[job.sweep];
         let status = job::execute(sweep, job, args, interrupted, &mut progress)?;
-        let table = report::rebuild(sweep).map_err(Failure::machine)?;
-        progress.table(|width| table.so_far(sweep, args, width));
+        if sweep.rebuilt.is_none_or(Rebuilt::is_old) {
+            let table = report::rebuild(sweep).map_err(Failure::machine)?;
+            progress.table(|width| table.so_far(sweep, args, width));
+        }
         ended.push(status);
     }
     progress.finish();
@@ -261,7 +288,14 @@ fn open_stores(args: &Args, plans: Vec<Plan>, name: &str) -> Result<Vec<Sweep>, 
     let open = |plan: Plan| {
         let store = Store::open(&args.out, &plan.experiment).map_err(Failure::input)?;
         let without_result = others::without_result(&store, &plan).map_err(Failure::input)?;
-        Ok(Sweep { plan, store, name: name.to_owned(), changed: args.inputs.changes(), without_result })
+        Ok(Sweep {
+            plan,
+            store,
+            name: name.to_owned(),
+            changed: args.inputs.changes(),
+            without_result,
+            rebuilt: None,
+        })
     };
     plans.into_iter().map(open).collect()
 }
@@ -283,4 +317,19 @@ fn forget(args: &Args, sweeps: &mut [Sweep]) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_that_take_long_are_written_seldom() {
+        let is_old = |age: u64, took: u64| {
+            let at = Instant::now() - Duration::from_secs(age);
+            Rebuilt { at, took: Duration::from_millis(took) }.is_old()
+        };
+        assert!(is_old(0, 10), "small tables are written after every run");
+        assert!(!is_old(30, 2000) && is_old(50, 2000), "at most a twentieth of the time");
+    }
 }

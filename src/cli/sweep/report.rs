@@ -3,8 +3,9 @@
 use std::error::Error;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::time::Instant;
 
-use super::{Args, Sweep, others};
+use super::{Args, Rebuilt, Sweep, others};
 use crate::chance;
 use crate::failure::{ExitStatus, Failure};
 use crate::filter::Filter;
@@ -52,12 +53,14 @@ impl Table {
 /// Writes the table of every row of the experiment, so that a later failure loses nothing, and beside it that of other results
 /// under its name. With `--set`, the table's other rows stay.
 pub(super) fn rebuild(sweep: &mut Sweep) -> Result<Table, Box<dyn Error>> {
+    let begun = Instant::now();
     let Sweep { plan, store, changed, without_result, .. } = sweep;
     let (file, rows) = (store.csv(), store.rows(plan)?);
     let all = whole(store, plan, &rows, *changed)?;
     let others = others::find(store, plan, &all, without_result)?;
     others::write(store, &others)?;
     csv::write_file(&file, &all, &plan.axes)?;
+    sweep.rebuilt = Some(Rebuilt { at: Instant::now(), took: begun.elapsed() });
     Ok(Table { kept: all.len().saturating_sub(rows.len()), rows, others })
 }
 
@@ -110,8 +113,8 @@ pub(super) fn check(args: &Args, plans: &[Plan]) -> Result<(), Failure> {
 }
 
 /// Prints the comparison of the selected runs, and the path of the whole table.
-pub(super) fn comparison(sweep: &mut Sweep, args: &Args) -> Result<(), Failure> {
-    let Table { rows, kept, others } = rebuild(sweep).map_err(Failure::machine)?;
+pub(super) fn comparison(sweep: &Sweep, args: &Args, table: Table) -> Result<(), Failure> {
+    let Table { rows, kept, others } = table;
     let rows = compared(sweep, &args.filter, rows);
     if !rows.is_empty() && !args.json {
         let options = args.table.options(None);

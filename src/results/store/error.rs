@@ -25,6 +25,8 @@ pub enum StoreError {
         folder = folder.display()
     )]
     Corrupt { file: PathBuf, folder: PathBuf, problem: String },
+    #[error("{found} holds results where no sweep looks for them: move it to {place}", found = found.display(), place = place.display())]
+    Misplaced { found: PathBuf, place: PathBuf },
     #[error(
         "{file} is the result of {result}: remove {folder} to measure the run that belongs there",
         file = file.display(),

@@ -1,10 +1,13 @@
-//! The store of results: `<out>/<experiment>/<run id>/<repeat>/`.
+//! The store of results: `<out>/<experiment>/<first two digits of the run id>/<run id>/<repeat>/`. With 256 folders
+//! between, a folder has few entries also with a million runs.
 //!
 //! A repeat is committed completely or not at all: written in a private folder, synced, renamed into place. The first
 //! commit wins, so that processes on a shared file system never write the same file.
 
+mod claims;
 mod dumps;
 mod error;
+mod expected;
 mod private;
 mod probe;
 
@@ -13,17 +16,20 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub use claims::{Claim, Claimant};
 pub use dumps::Dumps;
 pub use error::StoreError;
+pub use expected::{Expected, ExpectedRun};
 pub use private::PrivateFolder;
 
 use serde_json::Value;
 
-use super::columns::{self, AXES, COLUMNS, ColumnError};
+use super::columns::{self, AXES, ColumnError};
 use super::{Row, Status, planned_row};
-use base::regular;
 use base::temporary::AbandonedFile;
 use base::units::Bytes;
+use base::{parallel, regular};
+use claims::CLAIM_FILE;
 use plan::{Plan, PlannedRun};
 
 /// The file with the row of a result.
@@ -96,7 +102,22 @@ impl Store {
 
     /// The folder of a committed repeat.
     pub fn repeat_folder(&self, run_id: &str, repeat: usize) -> PathBuf {
-        self.folder.join(run_id).join(repeat.to_string())
+        self.run_folder(run_id).join(repeat.to_string())
+    }
+
+    fn run_folder(&self, run_id: &str) -> PathBuf {
+        run_folder(&self.folder, run_id)
+    }
+
+    /// The claims of processes on repeats.
+    ///
+    /// # Errors
+    ///
+    /// A folder is unreadable.
+    pub fn claims(&self) -> Result<Vec<Claim>, StoreError> {
+        let of_run = |run_id: String| claims::in_run(&run_id, &self.run_folder(&run_id));
+        let claims = parallel::map(run_ids(&self.folder)?, of_run).into_iter();
+        Ok(claims.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
     }
 
     /// The result of a repeat, if it is final; others are retried.
@@ -114,7 +135,7 @@ impl Store {
     ///
     /// A result is unreadable or invalid.
     pub fn finished_repeats(&mut self, run_id: &str) -> Result<Vec<Row>, StoreError> {
-        let repeats = repeats(&self.folder.join(run_id))?;
+        let repeats = repeats(&self.run_folder(run_id))?;
         let rows = repeats.into_iter().map(|repeat| self.finished(run_id, repeat));
         rows.filter_map(Result::transpose).collect()
     }
@@ -134,9 +155,13 @@ impl Store {
         }
     }
 
-    /// Creates a private folder for a repeat.
+    /// Creates a private folder for a repeat, with this process's claim.
     pub fn begin(&self, run_id: &str, repeat: usize) -> Result<PrivateFolder, StoreError> {
-        PrivateFolder::create(&self.folder.join(run_id), repeat, error::OUT)
+        let private = PrivateFolder::create(&self.run_folder(run_id), repeat, error::OUT)?;
+        let claim = serde_json::to_vec(&Claimant::this())
+            .map_err(|error| StoreError::write(private.path())(error.into()))?;
+        private.write(CLAIM_FILE, &claim)?;
+        Ok(private)
     }
 
     /// Writes the row into the private folder and commits it as the result of its repeat. An older result that is not
@@ -149,6 +174,7 @@ impl Store {
         let text = serde_json::to_vec_pretty(row)
             .map_err(|error| StoreError::write(&private.path().join(RESULT_FILE))(error.into()))?;
         private.write(RESULT_FILE, &text)?;
+        private.remove(CLAIM_FILE)?;
         private.sync()?;
         let place = self.repeat_folder(&row.run_id, row.repeat);
         loop {
@@ -162,15 +188,15 @@ impl Store {
             }
         }
         private.committed();
-        private::sync_folder(&self.folder.join(&row.run_id))?;
-        // The run's folder may be new.
-        private::sync_folder(&self.folder)?;
+        // The run's folder may be new, and the one above.
+        let run_folder = self.run_folder(&row.run_id);
+        run_folder.ancestors().take(3).try_for_each(private::sync_folder)?;
         Ok(Committed::Ours)
     }
 
     /// Removes all results of a run, except repeats that a process is writing now.
     pub fn forget(&mut self, run_id: &str) -> Result<(), StoreError> {
-        for repeat in repeats(&self.folder.join(run_id))? {
+        for repeat in repeats(&self.run_folder(run_id))? {
             // Removed on drop.
             PrivateFolder::take_away(&self.repeat_folder(run_id, repeat), || Ok(true))?;
         }
@@ -186,10 +212,14 @@ impl Store {
     ///
     /// A result is unreadable or invalid.
     pub fn rows(&mut self, plan: &Plan) -> Result<Vec<Row>, StoreError> {
+        let planned: HashMap<&str, &str> =
+            plan.runs.iter().map(|run| (run.id.as_str(), run.configuration.as_str())).collect();
         let mut found: HashMap<String, Vec<Row>> = HashMap::new();
         for row in self.all()? {
-            let has_id = |run: &&PlannedRun| run.id == row.run_id;
-            if plan.runs.iter().find(has_id).is_some_and(|run| run.configuration != row.configuration) {
+            if planned
+                .get(row.run_id.as_str())
+                .is_some_and(|configuration| *configuration != row.configuration)
+            {
                 let result = format!("another configuration, {}", row.configuration);
                 return Err(self.of_another(&row.run_id, row.repeat, result));
             }
@@ -279,21 +309,43 @@ impl Store {
     }
 
     /// Every result, sorted by run and repeat.
-    fn all(&mut self) -> Result<Vec<Row>, StoreError> {
-        let mut rows = Vec::new();
-        for run_id in run_ids(&self.folder)? {
-            for repeat in repeats(&self.folder.join(&run_id))? {
-                rows.extend(self.result(&run_id, repeat)?);
-            }
-        }
+    ///
+    /// # Errors
+    ///
+    /// A result is unreadable, invalid or in a wrong folder.
+    pub fn all(&mut self) -> Result<Vec<Row>, StoreError> {
+        let of_run = |run_id: String| {
+            let repeats = repeats(&self.run_folder(&run_id))?.into_iter();
+            let rows = repeats.filter_map(|repeat| match self.cache.get(&(run_id.clone(), repeat)) {
+                Some(row) => Some(Ok(row.clone())),
+                None => self.read(&run_id, repeat).transpose(),
+            });
+            rows.collect::<Result<Vec<Row>, StoreError>>()
+        };
+        let rows: Vec<Vec<Row>> =
+            parallel::map(run_ids(&self.folder)?, of_run).into_iter().collect::<Result<_, _>>()?;
+        let rows: Vec<Row> = rows.into_iter().flatten().collect();
+        rows.iter().for_each(|row| self.keep(row));
         Ok(rows)
     }
 
     fn result(&mut self, run_id: &str, repeat: usize) -> Result<Option<Row>, StoreError> {
-        let key = (run_id.to_string(), repeat);
-        if let Some(row) = self.cache.get(&key) {
+        if let Some(row) = self.cache.get(&(run_id.to_string(), repeat)) {
             return Ok(Some(row.clone()));
         }
+        let row = self.read(run_id, repeat)?;
+        row.iter().for_each(|row| self.keep(row));
+        Ok(row)
+    }
+
+    /// Caches a final result.
+    fn keep(&mut self, row: &Row) {
+        if row.status.is_final() {
+            self.cache.entry((row.run_id.clone(), row.repeat)).or_insert_with(|| row.clone());
+        }
+    }
+
+    fn read(&self, run_id: &str, repeat: usize) -> Result<Option<Row>, StoreError> {
         let folder = self.repeat_folder(run_id, repeat);
         let row = read_result(&folder)?;
         if let Some(other) = row.as_ref().filter(|row| (row.run_id.as_str(), row.repeat) != (run_id, repeat))
@@ -303,9 +355,6 @@ impl Store {
                 repeat,
                 format!("{}, repeat {}", other.run_id, other.repeat),
             ));
-        }
-        if let Some(row) = row.as_ref().filter(|row| row.status.is_final()) {
-            self.cache.insert(key, row.clone());
         }
         Ok(row)
     }
@@ -389,10 +438,10 @@ fn parse_row(text: &[u8]) -> Result<Row, String> {
         Some(line) => format!("`{column}`: {problem} at line {line}"),
         None => format!("`{column}`: {problem}"),
     };
-    if let Some(unknown) = fields.keys().find(|key| *key != AXES && !COLUMNS.contains(key)) {
+    if let Some(unknown) = fields.keys().find(|key| *key != AXES && columns::holder(key).is_none()) {
         return Err(with_line(unknown, "unknown column"));
     }
-    columns::row(fields).map_err(|ColumnError { column, source }: ColumnError<serde_json::Error>| {
+    columns::row_of_json(&fields).map_err(|ColumnError { column, source }| {
         column.map_or(source.to_string(), |column| with_line(&column, &source.to_string()))
     })
 }
@@ -412,14 +461,52 @@ fn find_key(name: &str, text: &str) -> Option<usize> {
     text.match_indices(&quoted).map(|(at, _)| at).find(is_key)
 }
 
-fn run_ids(folder: &Path) -> Result<Vec<String>, StoreError> {
-    let mut ids = Vec::new();
-    for name in private::names(folder)?.into_iter().filter(|name| !name.starts_with('.')) {
-        let path = folder.join(&name);
-        if regular::is_folder(&path).map_err(StoreError::read(&path))? {
-            ids.push(name);
+/// The folder of a run in the folder of its experiment, below the first two digits of its id.
+pub fn run_folder(experiment: &Path, run_id: &str) -> PathBuf {
+    experiment.join(group_of(run_id)).join(run_id)
+}
+
+fn group_of(run_id: &str) -> &str {
+    run_id.get(..2).unwrap_or(run_id)
+}
+
+/// The names of the experiments with results in a folder of results, sorted.
+///
+/// # Errors
+///
+/// A folder is unreadable.
+pub fn experiments(out: &Path) -> Result<Vec<String>, StoreError> {
+    let mut names = Vec::new();
+    for name in private::folders(out)? {
+        let folder = out.join(&name);
+        let has_runs =
+            || Ok::<_, StoreError>(private::folders(&folder)?.iter().any(|group| group.len() == 2));
+        if !Store::at(out, &name).lists()?.is_empty() || has_runs()? {
+            names.push(name);
         }
     }
+    names.sort();
+    Ok(names)
+}
+
+/// The ids of all runs in an experiment's folder, sorted.
+///
+/// # Errors
+///
+/// A folder is unreadable, or a run is in the wrong one, where no sweep would find it.
+fn run_ids(folder: &Path) -> Result<Vec<String>, StoreError> {
+    let of_group = |group: String| {
+        let ids = private::folders(&folder.join(&group))?;
+        match ids.iter().find(|id| group_of(id) != group) {
+            Some(id) if !repeats(&folder.join(&group).join(id))?.is_empty() => {
+                let (found, place) = (folder.join(&group).join(id), run_folder(folder, id));
+                Err(StoreError::Misplaced { found, place })
+            }
+            _ => Ok(ids),
+        }
+    };
+    let groups = parallel::map(private::folders(folder)?, of_group);
+    let mut ids = groups.into_iter().collect::<Result<Vec<_>, _>>()?.concat();
     ids.sort();
     Ok(ids)
 }

@@ -66,7 +66,7 @@ fn first_final_result_is_kept() {
     assert_eq!(commit(&mut store, &second), Committed::Theirs);
     assert_eq!(commit(&mut store, &row("a", 1, Status::Failed)), Committed::Theirs);
     assert_eq!(store.finished("a", 1).unwrap().unwrap().message, "first");
-    assert_eq!(private::names(&out.path().join("test/a")).unwrap(), ["1"], "nothing is left behind");
+    assert_eq!(private::names(&out.path().join("test/a/a")).unwrap(), ["1"], "nothing is left behind");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn concurrent_sweeps_commit_each_repeat_once() {
         others.into_iter().map(|other| other.join().unwrap()).sum()
     });
     assert!(ours >= 100, "each repeat has a winner: {ours}");
-    let mut names = private::names(&out.path().join("test/a")).unwrap();
+    let mut names = private::names(&out.path().join("test/a/a")).unwrap();
     names.sort_by_key(|name| name.parse::<usize>().unwrap());
     assert_eq!(names, (0..100).map(|repeat| repeat.to_string()).collect::<Vec<_>>());
 }
@@ -106,7 +106,7 @@ fn dropped_private_folder_is_removed() {
 #[test]
 fn leftovers_of_killed_sweep_are_removed_by_next_sweep() {
     let out = tempfile::tempdir().unwrap();
-    let run = out.path().join("test/a");
+    let run = out.path().join("test/a/a");
     let first = store(out.path());
     let (killed, alive) = (first.begin("a", 1).unwrap(), first.begin("a", 2).unwrap());
     for private in [&killed, &alive] {

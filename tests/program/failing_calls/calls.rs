@@ -75,6 +75,19 @@ impl fmt::Display for Failure {
     }
 }
 
+/// Builds a C file of this repository as a shared object.
+///
+/// # Panics
+/// If there is no C compiler to build it.
+pub(crate) fn build_shared_object(source: &str, to: &Path) {
+    let mut cc = Command::new("cc");
+    cc.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]);
+    let built =
+        cc.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(source)).args(["-ldl", "-o"]).arg(to).output();
+    let built = built.unwrap_or_else(|error| panic!("this test needs a C compiler named `cc`: {error}"));
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+}
+
 /// The shared object that makes calls fail.
 pub(crate) struct Shim {
     folder: TempDir,
@@ -85,23 +98,7 @@ impl Shim {
     /// If there is no C compiler to build it.
     pub(crate) fn build() -> Shim {
         let shim = Shim { folder: tempfile::tempdir().unwrap() };
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program/failing_calls/shim.c");
-        let mut cc = Command::new("cc");
-        cc.args([
-            "-std=gnu11",
-            "-O1",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-shared",
-            "-fPIC",
-            source,
-            "-ldl",
-            "-o",
-        ]);
-        let built = cc.arg(shim.shared_object()).output();
-        let built = built.unwrap_or_else(|error| panic!("this test needs a C compiler named `cc`: {error}"));
-        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        build_shared_object("tests/program/failing_calls/shim.c", &shim.shared_object());
         shim
     }
 

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::thread;
 
+pub(crate) use self::calls::build_shared_object;
 use self::calls::{CallKind, Failure, PROCESSES, Shim};
 use self::trial::{Outcome, Scenario, Trial};
 

@@ -55,13 +55,13 @@ recompute = "block"
 
     /// All committed results of an experiment and their modification times.
     pub fn results(&self, name: &str) -> Vec<(PathBuf, SystemTime)> {
-        let files = self.find(&format!("results/{name}/*/[0-9]*/result.json")).into_iter();
+        let files = self.find(&format!("results/{name}/*/*/[0-9]*/result.json")).into_iter();
         files.map(|file| (file.clone(), fs::metadata(file).unwrap().modified().unwrap())).collect()
     }
 
     /// The number of private folders that killed sweeps left behind.
     pub fn private_folders(&self, name: &str) -> usize {
-        self.find(&format!("results/{name}/*/.*-*")).len()
+        self.find(&format!("results/{name}/*/*/.*-*")).len()
     }
 
     /// The strategy and status of each row of a table.

@@ -20,7 +20,7 @@ pub(super) fn parse(text: &str) -> Result<Duration, String> {
     }
     let number: f64 = number.parse().map_err(|_| advice())?;
     let duration = Duration::try_from_secs_f64(number * seconds).map_err(|_| advice())?;
-    if duration.is_zero() { Err("a timeout of 0 would end every run at once".into()) } else { Ok(duration) }
+    if duration.is_zero() { Err("a duration must be above 0".into()) } else { Ok(duration) }
 }
 
 #[cfg(test)]
