@@ -37,6 +37,7 @@ mod report;
 mod run_selector;
 mod sample_lengths;
 mod schema;
+mod submit;
 mod sweep;
 mod table;
 mod target;
@@ -67,6 +68,8 @@ struct Cli {
 enum Command {
     /// Train every combination, each in a process of its own, and compare them
     Sweep(sweep::Args),
+    /// Submit a sweep to Slurm: an array of tasks for each group of runs with similar needs, then a job that prints the tables
+    Submit(submit::Args),
     /// Predict the memory of every combination without training
     Plan(plan::Args),
     /// Write a commented experiment for a model, data and a machine
@@ -125,6 +128,7 @@ pub fn main() -> ExitCode {
     }
     let status = match cli.command {
         Command::Sweep(args) => sweep::run(args, signals),
+        Command::Submit(args) => submit::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Init(args) => init::run(args),
         Command::Fits(args) => fits::run(args),

@@ -70,7 +70,7 @@ fn table_without_baselines_is_read() {
     let mut table = Vec::new();
     csv::write(&[row("recompute")], &[], &mut table).unwrap();
     let table = String::from_utf8(table).unwrap();
-    let old: Vec<&str> = table.lines().map(|line| line.rsplitn(44, ',').last().unwrap()).collect();
+    let old: Vec<&str> = table.lines().map(|line| line.rsplitn(45, ',').last().unwrap()).collect();
     let last = ",baseline,trainable_parameters,host_limit_bytes,oom_pool,oom_other_short_bytes,pinned_peak_bytes,\
                 first_step_ms,all_reserved_peak_bytes,unchanged_parameters,\
                 leaked_bytes,steps_until_oom,oom_in_pieces_bytes,oom_largest_piece_bytes,\
@@ -78,7 +78,7 @@ fn table_without_baselines_is_read() {
                 settings,torch_peak_bytes,torch_reserved_peak_bytes,torch_fits_micro_batch,torch_fits,torch_limit_bytes,\
                 instruction_set,oom_step,rounding_bytes,predicted_first_step_peak_bytes,estimated_fits_tokens_per_s,\
                 stream_dtype,table_dtype,torch_program,buffer_bytes,accuracy,\
-                ranks,rank_peak_bytes,sent_bytes,exchange_ms,exchange_hidden";
+                ranks,rank_peak_bytes,sent_bytes,exchange_ms,exchange_hidden,process_bytes";
     assert!(table.lines().next().unwrap().ends_with(last), "these are the last columns: {table}");
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), old.join("\n")).unwrap();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// `90s`, `10m`, `1.5h`, `500ms`: a number and a unit.
-pub(super) fn parse(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let advice = || format!("`{text}` is not a duration; write a number and a unit, such as 90s, 10m or 2h");
     let split = text.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(advice)?;
     let (number, unit) = text.split_at(split);
@@ -20,7 +20,7 @@ pub(super) fn parse(text: &str) -> Result<Duration, String> {
     }
     let number: f64 = number.parse().map_err(|_| advice())?;
     let duration = Duration::try_from_secs_f64(number * seconds).map_err(|_| advice())?;
-    if duration.is_zero() { Err("a timeout of 0 would end every run at once".into()) } else { Ok(duration) }
+    if duration.is_zero() { Err("a limit of 0 would end every run at once".into()) } else { Ok(duration) }
 }
 
 #[cfg(test)]
