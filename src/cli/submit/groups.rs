@@ -10,6 +10,8 @@ use plan::Plan;
 const MOST_TASKS: usize = 100;
 /// The shortest requested time, in minutes: start-up on a busy file system, and time after the signal.
 const LEAST_MINUTES: u64 = 10;
+/// Runs with less memory are in one group, so that they are compared within one process: nodes have as much for a processor.
+const SMALL_MEMORY: u64 = 4 << 30;
 /// Requested memory is a multiple of this.
 const MEMORY_STEP: u64 = 64 << 20;
 
@@ -57,13 +59,14 @@ pub(super) struct Group {
     pub(super) tasks: BTreeMap<usize, Vec<(String, usize)>>,
 }
 
-/// The groups, smallest needs first. Memory differs by less than a factor of two within a group.
+/// The groups, smallest needs first. Memory above `SMALL_MEMORY` differs by less than a factor of two within a
+/// group.
 pub(super) fn of(plans: &[Plan], needs: Vec<Need>, requested: Requested) -> Vec<Group> {
     let mut groups: BTreeMap<(usize, usize, Option<u64>), Vec<Need>> = BTreeMap::new();
     for mut need in needs {
         need.cpus = requested.cpus.unwrap_or(need.cpus);
         need.memory = requested.mib.map(|mib| mib << 20).or(need.memory);
-        let class = need.memory.map(u64::next_power_of_two);
+        let class = need.memory.map(|bytes| bytes.max(SMALL_MEMORY).next_power_of_two());
         groups.entry((need.cards, need.cpus, class)).or_default().push(need);
     }
     groups

@@ -132,7 +132,7 @@ fn missing(args: &Args, inputs: &Inputs) -> Result<(Vec<Need>, Vec<Row>), Failur
         if let Some(reason) = &plan.unsuited {
             note(&format!("{} is skipped: {reason}; `--target` plans for other nodes", plan.experiment));
         } else {
-            let rows = needs::rows(&mut Store::at(&args.out, &plan.experiment), plan)?;
+            let rows = Store::at(&args.out, &plan.experiment).rows(plan).map_err(Failure::input)?;
             let runs = distinct(&plan.runs, &args.filter);
             needs.extend(needs::of_plan((index, plan), runs, first, &rows, rates, own));
             all_rows.extend(rows);

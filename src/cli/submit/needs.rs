@@ -2,18 +2,22 @@
 
 use std::collections::HashMap;
 
-use crate::failure::Failure;
-use crate::sweep::{distinct, run_seconds};
+use crate::sweep::training_seconds;
 use device::{DeviceKind, Target};
 use memory::Prediction;
 use plan::{DeviceRates, Plan, PlannedRun, RatesOrigin};
-use results::{Row, Store};
+use results::Row;
 use spec::RunConfig;
 
 /// Requested time over measured time, or over estimates from measured rates.
-pub(super) const TIME_FACTOR: f64 = 3.0;
+const TIME_FACTOR: f64 = 3.0;
 /// Over estimates from a data sheet's peak rates, which no program reaches.
-pub(super) const DATA_SHEET_FACTOR: f64 = 10.0;
+const DATA_SHEET_FACTOR: f64 = 10.0;
+
+/// Seconds to request for a repeat outside its steps: start of the process, data, on a card also its context, kernels and the
+/// choice of matmul algorithms.
+const START: f64 = 10.0;
+const CARD_START: f64 = 60.0;
 
 /// Requested memory over predicted and measured memory.
 const MEMORY_FACTOR: f64 = 1.1;
@@ -46,9 +50,6 @@ pub(super) struct Need {
 
 /// The needs of a plan's runs that have missing repeats. `first` is the number of its first run; `own` are the bytes of
 /// the sweep's process.
-///
-/// # Errors
-/// A result is unreadable.
 pub(super) fn of_plan(
     (index, plan): (usize, &Plan),
     runs: impl Iterator<Item = usize>,
@@ -82,11 +83,6 @@ pub(super) fn of_plan(
         })
     };
     runs.filter_map(need).collect()
-}
-
-/// The results of a plan.
-pub(super) fn rows(store: &mut Store, plan: &Plan) -> Result<Vec<Row>, Failure> {
-    store.rows(plan).map_err(Failure::input)
 }
 
 /// Whether a row was measured on such a target. Tasks run on other nodes than this one, whose size may differ.
@@ -129,5 +125,6 @@ fn seconds(
         (None, RatesOrigin::DataSheet) => DATA_SHEET_FACTOR,
         _ => TIME_FACTOR,
     };
-    Some(factor * run_seconds(config, plan.target.kind, measured.or_else(estimated)?))
+    let start = if plan.target.kind == DeviceKind::Cuda { CARD_START } else { START };
+    Some(start + factor * training_seconds(config, measured.or_else(estimated)?))
 }

@@ -28,7 +28,7 @@ use super::output::note;
 use super::progress::Progress;
 use super::table::TableArgs;
 use super::target;
-pub(super) use cost::{nominal_seconds, run_seconds};
+pub(super) use cost::training_seconds;
 use events::Events;
 use execute::DumpContents;
 pub(super) use job::{Job, TIME_LIMIT};
