@@ -163,17 +163,16 @@ lost_node() {
     local quickstart=$repository/experiments/quickstart.toml
     mkdir "$folder/lost" && cd "$folder/lost"
     "$runner" sweep "$quickstart" --repeats 2 --device cpu --out single --quiet >/dev/null 2>&1
-    # Two processors of each node: the second array's tasks run on n2.
+    # Two tasks on each node.
     "$runner" submit "$quickstart" --repeats 2 --device cpu --tasks 4 --time 10m
     await 60 "a task on n2" runs_on n2
-    await 60 "a first result" test "$(results results)" -ge 0
     local stale
     stale=$(of_node n2)
     kill -STOP $stale
     kill -9 "$(cat "$folder/slurmd.n2.pid")"
+    rm "$folder/slurmd.n2.pid"
     await 90 "n2 is down" eval '[ "$(sinfo -h -N -n n2 -o %t | tr -d "*")" = down ]'
-    await 90 "a requeued task" eval 'squeue -h -t running,completing,pending -o %r%T | grep -q . || ended'
-    await 60 "a task on n1" eval 'runs_on n1 || ended'
+    await 90 "a requeued task on n1" eval 'scontrol -o show jobs | grep -q "JobState=RUNNING.* Restarts=[1-9]"'
     kill -CONT $stale 2>/dev/null || true
     await 180 "the jobs end" ended
     await 60 "the tasks of the lost node end" eval '! runs_on n2'
@@ -184,7 +183,6 @@ lost_node() {
     grep -q '^batch 12' results/.slurm/quickstart-[0-9]*[0-9].log || fail "the last job printed no table"
     [ "$("$runner" submit "$quickstart" --repeats 2 --device cpu)" = \
         "every run has a result: there is nothing to submit" ] || fail "runs are still missing"
-    rm -f "$folder/slurmd.n2.pid"
     slurmd -N n2
     await 30 "n2 returns" idle 2
     cd "$repository"

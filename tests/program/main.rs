@@ -50,6 +50,7 @@ mod schema;
 mod shipped;
 mod snapshot;
 mod speed;
+mod submit;
 mod sweep;
 mod sweeps;
 mod test_folder;

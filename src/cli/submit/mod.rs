@@ -150,7 +150,7 @@ fn raise(plans: &[Plan], needs: &mut [Need], submissions: &[Submission], rows: &
         let configuration = &plans[need.plan].runs[need.run].configuration;
         for repeat in &need.missing {
             let Some(shortage) = shortages.get(&(configuration.clone(), *repeat)) else { continue };
-            let memory = shortage.mib.map(|mib| 2 * mib << 20);
+            let memory = shortage.mib.map(|mib| (2 * mib) << 20);
             need.memory = need.memory.max(memory.filter(|bytes| *bytes > 0));
             need.least_minutes = need.least_minutes.max(2 * shortage.minutes.unwrap_or(0));
             if !told.iter().any(|known| known.task == shortage.task) {
@@ -164,7 +164,7 @@ fn raise(plans: &[Plan], needs: &mut [Need], submissions: &[Submission], rows: &
     };
     for Shortage { task, mib, minutes } in told {
         if let Some(mib) = mib {
-            let more = change(*mib, Bytes(2 * mib << 20).exact(), "--mem");
+            let more = change(*mib, Bytes((2 * mib) << 20).exact(), "--mem");
             note(&format!("task {task} had too little memory: {more}"));
         }
         if let Some(minutes) = minutes {

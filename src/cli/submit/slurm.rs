@@ -44,12 +44,11 @@ pub(super) fn submit(script: &str) -> Result<(Vec<String>, String), Failure> {
     let (arrays, last) = (numbers(ARRAY), numbers(LAST).pop());
     match last {
         Some(last) if output.status.success() => Ok((arrays, last)),
-        _ if arrays.is_empty() => Err(Failure::machine("sbatch refused the job; see its message above")),
+        _ if arrays.is_empty() => Err(Failure::machine("no job was submitted: see the message above")),
         _ => {
             let arrays = arrays.join(" ");
             Err(Failure::machine(format!(
-                "sbatch refused a job after others were submitted; see its message above\n = help: `scancel {arrays}` ends \
-                 those"
+                "a job was refused after others were submitted: see the message above\n = help: `scancel {arrays}` ends those"
             )))
         }
     }
