@@ -200,6 +200,7 @@ fn submissions_are_refused_with_a_reason() {
         assert!(said(&output).contains(reason), "{}", said(&output));
     };
     refused(&["--set", "measure.repeats={until=0.02}"], 2, "add --repeats N");
+    refused(&["--set", "requires=\"cuda\""], 2, "`--target` plans for nodes with another device");
     refused(&["--signal", "KILL"], 2, "use USR1, USR2, TERM or INT");
     refused(&["--partition", "a\nb"], 2, "has a line break");
     slurm.put(

@@ -94,6 +94,16 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     let logs = args.out.join(FOLDER);
     let submissions = history::read(&logs)?;
     let (mut needs, rows) = missing(&args, &inputs)?;
+    let can_run =
+        |plan: &Plan| plan.unsuited.is_none() && distinct(&plan.runs, &args.filter).next().is_some();
+    if !inputs.plans.iter().any(can_run) {
+        let unsuited = inputs.plans.iter().find_map(|plan| plan.unsuited.as_ref());
+        let reason = unsuited.or_else(|| inputs.runs().find_map(|run| run.config.as_ref().err()));
+        let reason = reason.map_or("the files have none", String::as_str);
+        return Err(Failure::input(format!(
+            "there is no run to submit: {reason}\n = help: `--target` plans for nodes with another device"
+        )));
+    }
     if needs.is_empty() {
         say("every run has a result: there is nothing to submit");
         return Ok(ExitStatus::Complete);
