@@ -17,7 +17,7 @@ pub(super) struct Filter {
     /// --filter
     #[arg(long = "filter", value_name = "GLOB,KEY=VALUE")]
     all_of: Vec<AnyOf>,
-    /// Only this run: a strategy's name, a number of `sweep --dry-run`, or the beginning of an id
+    /// Only this run: a strategy's name, a number of `sweep --dry-run`, a range of them such as 3-8, or the beginning of an id
     #[arg(long = "run", value_name = "NAME|N|ID")]
     runs: Vec<String>,
     /// The runs that `runs` selects.
@@ -84,6 +84,15 @@ impl Wanted {
 }
 
 impl Filter {
+    /// The options, for the command line of another process.
+    pub(super) fn options(&self) -> Vec<String> {
+        let filters = self.all_of.iter().map(|AnyOf(any)| {
+            let any: Vec<&str> = any.iter().map(|one| one.text.as_str()).collect();
+            ["--filter".to_owned(), any.join(",")]
+        });
+        filters.chain(self.runs.iter().map(|run| ["--run".to_owned(), run.clone()])).flatten().collect()
+    }
+
     pub(super) fn is_everything(&self) -> bool {
         self.all_of.is_empty() && self.runs.is_empty()
     }

@@ -94,6 +94,21 @@ impl InputArgs {
         &self.set
     }
 
+    /// The options of the machine's limits and overrides, for the command line of another process on a device of this kind.
+    pub(super) fn options(&self, kind: DeviceKind) -> Vec<String> {
+        let device = match kind {
+            DeviceKind::Cpu => "cpu",
+            DeviceKind::Cuda => "cuda",
+        };
+        let mut options = vec!["--device".to_owned(), device.to_owned()];
+        let limits =
+            [("--memory", self.machine.memory), ("--host-memory", self.machine.host_memory)].into_iter();
+        let limits = limits.filter_map(|(name, limit)| Some((name, limit?.exact().replace(' ', ""))));
+        options.extend(limits.flat_map(|(name, limit)| [name.to_owned(), limit]));
+        options.extend(self.set.iter().flat_map(|setting| ["--set".to_owned(), setting.clone()]));
+        options
+    }
+
     /// Adds an override.
     pub(super) fn set(&mut self, setting: String) {
         self.set.push(setting);

@@ -40,6 +40,7 @@ mod run_selector;
 mod sample_lengths;
 mod schema;
 mod status;
+mod submit;
 mod sweep;
 mod table;
 mod target;
@@ -71,6 +72,8 @@ struct Cli {
 enum Command {
     /// Train every combination, each in a process of its own, and compare them
     Sweep(sweep::Args),
+    /// Submit a sweep to Slurm: an array of tasks for each group of runs with similar needs, then a job that prints the tables
+    Submit(submit::Args),
     /// Predict the memory of every combination without training
     Plan(plan::Args),
     /// Write a commented experiment for a model, data and a machine
@@ -133,6 +136,7 @@ pub fn main() -> ExitCode {
     }
     let status = match cli.command {
         Command::Sweep(args) => sweep::run(args, signals),
+        Command::Submit(args) => submit::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Init(args) => init::run(args),
         Command::Fits(args) => fits::run(args),

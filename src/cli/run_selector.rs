@@ -1,4 +1,4 @@
-//! `--run`: selects runs by the name of their strategy, by number or by the beginning of their id.
+//! `--run`: selects runs by the name of their strategy, by number, by a range of numbers or by the beginning of their id.
 
 use super::failure::Failure;
 use plan::{Plan, PlannedRun, Point};
@@ -28,16 +28,20 @@ pub(super) fn numbered(plans: &[Plan]) -> Vec<NumberedRun<'_>> {
     runs.zip(1..).map(|((plan, (index, run)), number)| NumberedRun { number, plan, run, index }).collect()
 }
 
-/// The runs of the strategy `text`; if there are none, the run with this number; otherwise the runs whose ids begin so.
+/// The runs of the strategy `text`; if there are none, the run with this number, or those with the numbers of a range such as
+/// `3-8`; otherwise the runs whose ids begin so.
 ///
 /// # Errors
 /// No run matches.
 pub(super) fn select<'a>(all: &[NumberedRun<'a>], text: &str) -> Result<Vec<NumberedRun<'a>>, Failure> {
-    let number: Option<usize> = text.parse().ok();
-    let matches: [&dyn Fn(&NumberedRun<'_>) -> bool; 3] =
-        [&|one| one.run.strategy == text, &|one| Some(one.number) == number, &|one| {
-            text.len() >= LEAST_ID && one.run.id.starts_with(text)
-        }];
+    let number = |text: &str| text.parse::<usize>().ok();
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let range = number(first).zip(number(last)).filter(|(_, last)| *last <= all.len());
+    let matches: [&dyn Fn(&NumberedRun<'_>) -> bool; 3] = [
+        &|one| one.run.strategy == text,
+        &|one| range.is_some_and(|(first, last)| (first..=last).contains(&one.number)),
+        &|one| text.len() >= LEAST_ID && one.run.id.starts_with(text),
+    ];
     let selections = matches.map(|is_meant| all.iter().copied().filter(is_meant).collect::<Vec<_>>());
     selections.into_iter().find(|found| !found.is_empty()).ok_or_else(|| unknown(all, text))
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// `90s`, `10m`, `1.5h`, `500ms`: a number and a unit.
-pub(super) fn parse(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let advice = || format!("`{text}` is not a duration; write a number and a unit, such as 90s, 10m or 2h");
     let split = text.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(advice)?;
     let (number, unit) = text.split_at(split);

@@ -19,8 +19,8 @@ pub use error::RunError;
 pub use logs::STEPS_FILE;
 pub use metrics::{
     Counts, Ended, ExternalCounter, ExternalReading, Measured, Outcome, agrees, collected_each_evaluation,
-    driver_agrees, exchanged_by_ranks, in_pieces, leaked_each_step, micro_batches_of, more_flops,
-    untrained_parameters,
+    driver_agrees, exchanged_by_ranks, high_water_mark, in_pieces, leaked_each_step, micro_batches_of,
+    more_flops, untrained_parameters,
 };
 pub use prepare::{DATA_FILE, PRODUCTS_FILE, prime};
 pub use train::{MEMORY_FILE, RankPlace, run};

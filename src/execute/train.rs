@@ -176,6 +176,7 @@ impl Trainer<'_> {
         let mut logs = Logs::create(self.folder, self.run_schedule, self.rank)?;
         // The process's own memory must be resident before the external counter begins.
         let timeline = Timeline::recording_start(self.program);
+        outcome.measured.process_bytes = metrics::high_water_mark();
         let counter = ExternalCounter::begin(device);
         let built = Instant::now();
         let mut steps = 0;

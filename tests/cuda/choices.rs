@@ -138,7 +138,7 @@ fn repeats_use_the_stored_choices() {
 
     // Without the stored and cached choices, the run gives other results.
     place.clear_cache();
-    fs::remove_file(&place.find("results/small/*/1/products.csv")[0]).unwrap();
+    fs::remove_file(&place.find("results/small/*/*/1/products.csv")[0]).unwrap();
     let output = place.sweep_with("second", &[&plain[..], &["--dump", "others", "--repeats", "2"]].concat());
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     assert!(said(&output).contains("its final parameters differ from the result's"), "{}", said(&output));
@@ -154,7 +154,7 @@ fn choices_of_another_card_or_library_are_rejected() {
     let place = place();
     let plain = ["--filter", "plain"];
     place.succeeds("first", &plain);
-    let file = &place.find("results/small/*/1/products.csv")[0];
+    let file = &place.find("results/small/*/*/1/products.csv")[0];
     let whole = fs::read_to_string(file).unwrap();
     let refused = |text: &str, problem: &str| {
         fs::write(file, text).unwrap();
@@ -231,10 +231,10 @@ fn timed_choices_come_from_the_cache() {
 fn kernel_replaces_a_slow_library_epilogue() {
     let place = place();
     place.succeeds("apart", &["--out", "apart", "--filter", "plain"]);
-    let apart = table(&place.find("apart/small/*/1/products.csv")[0]);
+    let apart = table(&place.find("apart/small/*/*/1/products.csv")[0]);
     place.clear_cache();
     place.succeeds("first", &["--out", "fused", "--filter", "plain"]);
-    let fused = table(&place.find("fused/small/*/1/products.csv")[0]);
+    let fused = table(&place.find("fused/small/*/*/1/products.csv")[0]);
     assert!(apart.keys().eq(fused.keys()));
     let with_epilogue = |product: &&String| !product.contains(", default");
     assert!(apart.keys().filter(with_epilogue).count() >= 3, "{apart:?}");
@@ -374,7 +374,7 @@ fn unknown_library_codes_are_handled() {
     let states = (1..1000).step_by(2).map(|n| format!("cublasLtMatmulAlgoGetHeuristic.state:{n}:4242"));
     let output = place.failing_sweep("first", &plain, &states.collect::<Vec<_>>().join(","));
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    let chosen = table(&place.find("results/small/*/1/products.csv")[0]);
+    let chosen = table(&place.find("results/small/*/*/1/products.csv")[0]);
     assert!(chosen.len() > 5, "{chosen:?}");
     for choice in chosen.values() {
         assert!(choice.choice.starts_with("algorithm 1,") || choice.choice == "apart", "{choice:?}");

@@ -4,9 +4,9 @@ use std::fs;
 
 use crate::test_folder::TestFolder;
 
-const COMMANDS: [&str; 11] = [
-    "sweep", "plan", "compare", "report", "columns", "schema", "init", "check", "explain", "export",
-    "devices",
+const COMMANDS: [&str; 12] = [
+    "sweep", "submit", "plan", "compare", "report", "columns", "schema", "init", "check", "explain",
+    "export", "devices",
 ];
 /// Internal commands, which the program runs itself.
 const HIDDEN: [&str; 3] = ["execute-run", "probe-device", "compile-kernels"];

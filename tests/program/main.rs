@@ -53,6 +53,7 @@ mod shipped;
 mod snapshot;
 mod speed;
 mod status;
+mod submit;
 mod sweep;
 mod sweeps;
 mod test_folder;

@@ -172,7 +172,7 @@ fn tasks_share_a_sweep() {
         assert!(sweep.err.contains(says), "{}", sweep.err);
     };
     refused(&["--only", "4/3"], "use NUMBER/TASKS");
-    refused(&["--only", "slurm"], "this is not a task of a Slurm array");
+    refused(&["--only", "auto/3"], "this is not a task of an array");
     refused(&["--only", "1/3", "--fresh"], "cannot be used with");
     refused(&["--only", "1/3", "--set", "measure.repeats={until=0.02}"], "add --repeats N");
 }

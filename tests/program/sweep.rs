@@ -5,6 +5,8 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
+use results::Status;
+
 use crate::sweeps::Sweep;
 use crate::test_folder::target::PROCESSOR;
 use crate::test_folder::{TestFolder, piped, wait_for};
@@ -300,17 +302,21 @@ fn dry_run_shows_the_share() {
 
 #[test]
 fn interrupt_keeps_finished_runs() {
-    for signal in ["-INT", "-TERM"] {
+    for signal in ["-INT", "-TERM", "-USR2"] {
         let dir = TestFolder::new();
         let file = dir.experiment("slow", 1000);
         let child = dir.start(&[&file]);
         wait_for("a first result", || !dir.results("slow").is_empty());
+        wait_for("the next run", || dir.child().is_some());
         Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
         let sweep = Sweep::of(child.wait_with_output().unwrap()).ended_with(130);
         assert!(sweep.err.contains("repeat the command to continue"), "{}", sweep.err);
         assert!(dir.child().is_none());
         assert_eq!(dir.private_folders("slow"), 0);
         assert!(dir.table("slow").iter().any(|(_, status)| status == "ok"));
+        let message = dir.rows("results/slow.csv").into_iter().find(|row| row.status == Status::Interrupted);
+        let is_limit = message.is_some_and(|row| row.message.contains("time limit"));
+        assert_eq!(is_limit, signal == "-USR2");
     }
 }
 

@@ -15,7 +15,7 @@ use super::terminal;
 use super::timeout;
 use plan::{Plan, Purpose};
 use results::{Expected, Store};
-use spec::HostRates;
+use spec::NodeRates;
 use survey::{StepTimes, Survey};
 
 /// Show which runs of sweeps are done, running (by whom, since when), failed or missing
@@ -106,7 +106,7 @@ fn of_folder(folder: &Path) -> Result<Vec<Subject>, Failure> {
 fn of_files(args: &Args, files: Vec<String>) -> Result<Vec<Subject>, Failure> {
     let inputs = InputArgs::new(files, args.set.clone(), args.machine);
     let inputs = inputs.read(Purpose::Train, &args.out, None, |_| true)?;
-    let rates = estimates::rates(&inputs.plans, &args.out, HostRates::default(), inputs.host);
+    let rates = estimates::rates(&inputs.plans, &args.out, NodeRates::default(), inputs.node);
     let subject = |(plan, rates): (&Plan, &plan::DeviceRates)| Subject {
         name: plan.experiment.clone(),
         folder: args.out.clone(),

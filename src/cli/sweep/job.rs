@@ -2,9 +2,9 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use super::signals::Interrupt;
 use super::{Args, Sweep, report};
 use crate::data_sets::DIGESTS_FILE;
 use crate::failure::Failure;
@@ -15,14 +15,17 @@ use plan::{Plan, PlannedRun};
 use results::{Committed, PrivateFolder, Row, Status, Store};
 use spec::RunConfig;
 
+/// The message of a run that a scheduler's signal ended.
+pub(crate) const TIME_LIMIT: &str = "ended by the signal of the scheduler's time limit";
+
 /// One repeat of one run.
-pub(super) struct Job {
+pub(crate) struct Job {
     /// Its index among the sweeps.
-    pub(super) sweep: usize,
+    pub(crate) sweep: usize,
     /// Its index among the plan's runs.
-    pub(super) run: usize,
+    pub(crate) run: usize,
     /// From 1.
-    pub(super) repeat: usize,
+    pub(crate) repeat: usize,
 }
 
 /// Executes a job and stores its row, also if it failed.
@@ -34,7 +37,7 @@ pub(super) fn execute(
     sweep: &mut Sweep,
     job: &Job,
     args: &Args,
-    interrupted: &AtomicBool,
+    interrupt: &Interrupt,
     progress: &mut Progress,
 ) -> Result<Status, Failure> {
     let Sweep { plan, store, name, .. } = sweep;
@@ -57,13 +60,16 @@ pub(super) fn execute(
     let ranks = run.config.as_ref().map_or(1, RunConfig::ranks);
     let options = |rank: usize| (!measures_rates || rank > 0).then_some("--without-rates");
     let Children { commands, memory: _memory } = children(&folder, args, run, args.stall, options)?;
-    let ending = execute::run_children(commands, folder.log(), args.timeout, interrupted, |message| {
+    let ending = execute::run_children(commands, folder.log(), args.timeout, interrupt.flag(), |message| {
         events.message(&message);
         progress.message(&message);
     });
     let log = store.repeat_folder(&run.id, job.repeat).join(LOG_FILE);
     let planned = Row { sweep: name.clone(), ..results::planned_row(plan, run, job.repeat) };
     let mut row = row(planned, ending, args.timeout, &log);
+    if row.status == Status::Interrupted && interrupt.is_time_limit() {
+        row.message = TIME_LIMIT.to_owned();
+    }
     row.ranks = (ranks > 1).then_some(ranks);
     if store.commit(folder, &row).map_err(Failure::machine)? == Committed::Theirs {
         // Another sweep committed the same repeat first.

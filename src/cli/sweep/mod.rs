@@ -1,5 +1,6 @@
 //! `sweep`: plans, trains every combination, stores and compares the results.
 
+mod cost;
 mod dry_run;
 mod dump;
 mod events;
@@ -16,7 +17,6 @@ use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::failure::{ExitStatus, Failure};
@@ -28,14 +28,18 @@ use super::progress::Progress;
 use super::table::TableArgs;
 use super::target;
 use super::timeout;
+pub(super) use cost::training_seconds;
 use events::Events;
 use execute::DumpContents;
-use job::Job;
+pub(super) use job::{Job, TIME_LIMIT};
 use plan::{Plan, Purpose};
+pub(super) use queue::{all as all_jobs, distinct, share_numbers};
 use results::{Dumps, Row, Status, Store};
-use share::Share;
+pub(super) use share::Share;
+use signals::Interrupt;
 pub(super) use signals::Signals;
 use spec::Repeats;
+pub(super) use timeout::parse as duration;
 
 /// Train every combination, each in a process of its own, and compare them
 #[derive(Debug, clap::Args)]
@@ -49,7 +53,8 @@ pub(super) struct Args {
     filter: Filter,
     #[command(flatten)]
     table: TableArgs,
-    /// Execute only one of several equal parts: 2/6 is the second of six; `slurm` takes the part of this Slurm array task
+    /// Execute only one of several parts of equal estimated time: 2/6 is the second of six; `auto`, or `auto/6`, is the part of
+    /// this task in a scheduler's array
     #[arg(long, value_name = "I/N", conflicts_with_all = ["fresh", "dump", "save"])]
     only: Option<Share>,
     /// Repeats per run [default: the experiment's `measure.repeats`]
@@ -65,10 +70,10 @@ pub(super) struct Args {
     #[arg(long, conflicts_with_all = ["dry_run", "dump", "save", "format", "ladder", "by", "sort", "columns"])]
     json: bool,
     /// Time limit of a run, such as 90s or 10m
-    #[arg(long, value_name = "DURATION", value_parser = timeout::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
     timeout: Option<Duration>,
     /// How long a rank waits for the others before the run fails
-    #[arg(long, value_name = "DURATION", value_parser = timeout::parse, default_value = "120s")]
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "120s")]
     stall: Duration,
     /// Train every run once more and write its initial and final parameters, batches and gradients to DIR, for
     /// tests/reference/pytorch.py to repeat
@@ -195,14 +200,14 @@ pub(super) fn run(mut args: Args, signals: Option<io::Result<Signals>>) -> Resul
         tables.push(report::rebuild(sweep).map_err(Failure::input)?);
     }
     args.events().sweep(&sweeps)?;
-    let interrupted = signals.finish_gracefully();
+    let interrupt = signals.finish_gracefully();
     let (mut ended, mut before, mut all) = (Vec::new(), 0, 0);
     for stage in 0.. {
         let Some(queue) = queue::fill(&mut sweeps, &args.filter, args.only, stage)? else { break };
         before += queue.done;
         all += queue.done + queue.jobs.len();
-        ended.extend(work(&args, &mut sweeps, &queue.jobs, before + ended.len(), interrupted)?);
-        if interrupted.load(Ordering::Relaxed) {
+        ended.extend(work(&args, &mut sweeps, &queue.jobs, before + ended.len(), interrupt)?);
+        if interrupt.is_set() {
             break;
         }
     }
@@ -220,7 +225,7 @@ pub(super) fn run(mut args: Args, signals: Option<io::Result<Signals>>) -> Resul
         if status == ExitStatus::Interrupted {
             break;
         }
-        status = status.and(dump::dump_all(&args, &mut sweeps, &dumps, interrupted)?);
+        status = status.and(dump::dump_all(&args, &mut sweeps, &dumps, interrupt.flag())?);
         dumps.clean();
         told = tell_doubts(&[], &[dumps], told);
     }
@@ -257,16 +262,16 @@ fn work(
     sweeps: &mut [Sweep],
     jobs: &[Job],
     done: usize,
-    interrupted: &AtomicBool,
+    interrupt: &Interrupt,
 ) -> Result<Vec<Status>, Failure> {
     let mut progress = Progress::new(done, jobs.len());
     let mut ended = Vec::new();
     for job in jobs {
-        if interrupted.load(Ordering::Relaxed) {
+        if interrupt.is_set() {
             break;
         }
         let sweep = &mut sweeps[job.sweep];
-        let status = job::execute(sweep, job, args, interrupted, &mut progress)?;
+        let status = job::execute(sweep, job, args, interrupt, &mut progress)?;
         if sweep.rebuilt.is_none_or(Rebuilt::is_old) {
             let table = report::rebuild(sweep).map_err(Failure::machine)?;
             progress.table(|width| table.so_far(sweep, args, width));

@@ -3,8 +3,9 @@
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
+use super::cost::nominal_seconds;
 use super::job::Job;
-use super::share::Share;
+use super::share::{self, Share};
 use super::{Sweep, report};
 use crate::failure::Failure;
 use crate::filter::Filter;
@@ -48,7 +49,7 @@ pub(super) fn fill(
 }
 
 /// The jobs of these runs and rounds that are this task's, whether they have a result or not.
-pub(super) fn all(
+pub(crate) fn all(
     sweep: usize,
     plan: &Plan,
     runs: &[usize],
@@ -61,10 +62,17 @@ pub(super) fn all(
     };
     let mut all: Vec<Job> = rounds.flat_map(in_round).collect();
     if let Some(share) = share {
-        let strategies: Vec<&str> = plan.runs.iter().map(|run| run.strategy.as_str()).collect();
-        share.take(&strategies, &mut all);
+        let mut numbers = share_numbers(plan, &all, share.of()).into_iter();
+        all.retain(|_| numbers.next() == Some(share.number()));
     }
     all
+}
+
+/// The number of the share, from 1, of each of a plan's jobs.
+pub(crate) fn share_numbers(plan: &Plan, jobs: &[Job], of: usize) -> Vec<usize> {
+    let strategies: Vec<&str> = plan.runs.iter().map(|run| run.strategy.as_str()).collect();
+    let seconds: Vec<f64> = plan.runs.iter().map(|run| nominal_seconds(plan, run)).collect();
+    share::numbers(&strategies, &seconds, jobs, of)
 }
 
 /// The rounds between two looks at the results.
@@ -87,7 +95,7 @@ fn unsettled(
 }
 
 /// The runs to measure, each once, whatever the number of its labels.
-pub(super) fn distinct<'a>(
+pub(crate) fn distinct<'a>(
     runs: &'a [PlannedRun],
     filter: &'a Filter,
 ) -> impl Iterator<Item = usize> + use<'a> {

@@ -63,7 +63,8 @@ impl ExternalCounter {
     }
 }
 
-fn high_water_mark() -> Option<u64> {
+/// The largest resident set of this process so far, in bytes.
+pub fn high_water_mark() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

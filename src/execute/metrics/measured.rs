@@ -196,6 +196,9 @@ documented! {
         pub exchange_ms: Option<f64>,
         /// The share of that time that computation did not wait for.
         pub exchange_hidden: Option<f64>,
+        /// Largest resident set of the run's process before its first allocation: program, data and, on a card, its context.
+        /// `submit` requests it in addition to the predicted memory.
+        pub process_bytes: Option<u64>,
     }
 }
 

@@ -17,7 +17,7 @@ pub use effects::{
     collected_each_evaluation, exchanged_by_ranks, leaked_each_step, micro_batches_of, more_flops,
     untrained_parameters,
 };
-pub use external_reading::{ExternalCounter, ExternalReading, agrees, driver_agrees};
+pub use external_reading::{ExternalCounter, ExternalReading, agrees, driver_agrees, high_water_mark};
 pub use measured::{Ended, Measured, Outcome, in_pieces};
 pub(crate) use measured::{Loading, StepTimes};
 pub(crate) use volume::Volume;

@@ -118,7 +118,16 @@ fn deterministic(path: &Path, contents: &[u8]) -> Option<String> {
 }
 
 fn is_timing(column: &str) -> bool {
-    let words = ["load", "clock_mhz", "clock_after_mhz", "cpu_wait", "sweep", "external_peak_bytes", "ms"];
+    let words = [
+        "load",
+        "clock_mhz",
+        "clock_after_mhz",
+        "cpu_wait",
+        "process_bytes",
+        "sweep",
+        "external_peak_bytes",
+        "ms",
+    ];
     words.contains(&column) || column.contains("_ms") || column.contains("per_s")
 }
 
