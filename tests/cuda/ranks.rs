@@ -392,7 +392,7 @@ fn a_rank_on_a_card_that_stands_still_ends_the_run() {
     let dir = folder("\n[measure]\nsteps = 131072\n[strategies.two]\nparallel.data = 2\n");
     let sweep = piped(sweep(&dir, &["--stall", "3s"], &[]));
     let has_steps = || {
-        dir.find("results/t/*/.*/steps.csv")
+        dir.find("results/t/*/*/.*/steps.csv")
             .iter()
             .any(|file| std::fs::read_to_string(file).is_ok_and(|text| text.lines().count() > 2))
     };
