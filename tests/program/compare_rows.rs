@@ -78,7 +78,7 @@ fn table_without_baselines_is_read() {
                 settings,torch_peak_bytes,torch_reserved_peak_bytes,torch_fits_micro_batch,torch_fits,torch_limit_bytes,\
                 instruction_set,oom_step,rounding_bytes,predicted_first_step_peak_bytes,estimated_fits_tokens_per_s,\
                 stream_dtype,table_dtype,torch_program,buffer_bytes,accuracy,\
-                ranks,rank_peak_bytes,sent_bytes,exchange_ms,exchange_hidden,estimated_exchange_ms,process_bytes";
+                ranks,rank_peak_bytes,sent_bytes,exchange_ms,exchange_hidden,process_bytes,estimated_exchange_ms";
     assert!(table.lines().next().unwrap().ends_with(last), "these are the last columns: {table}");
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), old.join("\n")).unwrap();

@@ -68,7 +68,8 @@ fn row_matches_step_times() {
     assert_eq!(rows.len(), 2);
     let mut all_ms = 0.0;
     for row in &rows {
-        let file = dir.path(&format!("results/a/{}/{}/steps.csv", row.run_id, row.repeat));
+        let file =
+            dir.path(&format!("results/a/{}/{}/{}/steps.csv", &row.run_id[..2], row.run_id, row.repeat));
         let steps = Steps::read(&file, 2);
         assert_eq!(steps.lines.len(), 7);
         all_ms += Steps::read(&file, 0).values("ms").iter().sum::<f64>();
