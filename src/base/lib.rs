@@ -7,6 +7,7 @@
 //! - [`temporary`]: files and folders under temporary names until they are complete
 //! - [`regular`]: reading of regular files only
 //! - [`globs`]: the files that a glob matches
+//! - [`shell`]: words of shell commands
 //! - [`brief`]: truncation of user text in messages
 //! - [`documented`](mod@documented): structs with documented fields
 //! - [`user_cache`]: the user's cache folder
@@ -18,6 +19,7 @@ pub mod parallel;
 pub mod rates;
 pub mod regular;
 pub mod search;
+pub mod shell;
 pub mod statistics;
 pub mod temporary;
 pub mod units;

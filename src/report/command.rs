@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use base::shell::quoted;
 use base::units::Bytes;
 use compare::ComparedRow;
 use plan::Label;
@@ -65,13 +66,4 @@ fn options(row: &Row) -> Vec<String> {
 fn pattern(value: &str) -> String {
     let value = value.trim_matches('"').chars();
     value.map(|c| if c.is_alphanumeric() || "._-+ {}=".contains(c) { c } else { '?' }).collect()
-}
-
-/// A word for the shell.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-+/=:,@".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', "'\\''"))
 }

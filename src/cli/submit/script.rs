@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use super::groups::{Group, Resources};
 use crate::failure::Failure;
+use base::shell::quoted;
 
 /// What the script prints before the number of an array and of the last job.
 pub(super) const ARRAY: &str = "submitted array ";
@@ -133,15 +134,6 @@ fn directive(option: &str) -> Result<String, Failure> {
     }
 }
 
-/// A word of a shell's command.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+%@".contains(c);
-    match !word.is_empty() && word.chars().all(is_plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    }
-}
-
 /// `1-4`, `7`
 fn ranges<'a>(numbers: impl IntoIterator<Item = &'a usize>) -> Vec<String> {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
@@ -166,13 +158,6 @@ mod tests {
     #[test]
     fn numbers_are_written_as_ranges() {
         assert_eq!(ranges(&[1, 2, 3, 7, 9, 10]), ["1-3", "7", "9-10"]);
-    }
-
-    #[test]
-    fn words_are_quoted_for_the_shell() {
-        assert_eq!(quoted("results/a-1.toml"), "results/a-1.toml");
-        assert_eq!(quoted("it's $HOME"), r"'it'\''s $HOME'");
-        assert_eq!(quoted(""), "''");
     }
 
     #[test]

@@ -255,8 +255,8 @@ fn check_dumps(args: &Args, sweeps: &[Sweep], dumps: &[Dumps]) -> Result<(), Fai
     Ok(())
 }
 
-/// Executes the jobs one after the other. Each result is on the disk before the next job starts, and in the table unless
-/// there are so many that writing it takes long.
+/// Executes the jobs one after the other. Each result is on the disk before the next job starts. The table is written after each
+/// job, or less often if that takes long.
 fn work(
     args: &Args,
     sweeps: &mut [Sweep],

@@ -8,10 +8,12 @@ mod claims;
 mod dumps;
 mod error;
 mod expected;
+mod layout;
 mod private;
 mod probe;
+mod result_file;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,17 +22,17 @@ pub use claims::{Claim, Claimant};
 pub use dumps::Dumps;
 pub use error::StoreError;
 pub use expected::{Expected, ExpectedRun};
+pub use layout::{experiments, run_folder};
 pub use private::PrivateFolder;
 
-use serde_json::Value;
-
-use super::columns::{self, AXES, ColumnError};
 use super::{Row, Status, planned_row};
 use base::temporary::AbandonedFile;
 use base::units::Bytes;
 use base::{parallel, regular};
 use claims::CLAIM_FILE;
+use layout::{repeats, run_ids};
 use plan::{Plan, PlannedRun};
+use result_file::{is_final, read_result};
 
 /// The file with the row of a result.
 pub(crate) const RESULT_FILE: &str = "result.json";
@@ -399,123 +401,9 @@ fn move_aside(place: &Path) -> Result<bool, StoreError> {
     }
 }
 
-/// Whether a folder holds a final result. An invalid result is not final: a valid one replaces it.
-///
-/// # Errors
-///
-/// The result is unreadable, and may be final.
-fn is_final(folder: &Path) -> Result<bool, StoreError> {
-    match read_result(folder) {
-        Ok(row) => Ok(row.is_some_and(|row| row.status.is_final())),
-        Err(StoreError::Corrupt { .. }) => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
 /// Whether renaming failed because the destination folder exists and is not empty.
 fn is_taken(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists)
-}
-
-fn read_result(folder: &Path) -> Result<Option<Row>, StoreError> {
-    let file = folder.join(RESULT_FILE);
-    let text = match regular::read(&file, LARGEST) {
-        Ok(text) => text,
-        // A result may be replaced at any time.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(StoreError::Read { path: file, error }),
-    };
-    match parse_row(&text) {
-        Ok(row) => Ok(Some(row)),
-        Err(problem) => Err(StoreError::Corrupt { file, folder: folder.to_path_buf(), problem }),
-    }
-}
-
-/// Parses a result; errors mention the column and line.
-fn parse_row(text: &[u8]) -> Result<Row, String> {
-    let fields: BTreeMap<String, Value> = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    let with_line = |column: &str, problem: &str| match line_of(column, text) {
-        Some(line) => format!("`{column}`: {problem} at line {line}"),
-        None => format!("`{column}`: {problem}"),
-    };
-    if let Some(unknown) = fields.keys().find(|key| *key != AXES && columns::holder(key).is_none()) {
-        return Err(with_line(unknown, "unknown column"));
-    }
-    columns::row_of_json(&fields).map_err(|ColumnError { column, source }| {
-        column.map_or(source.to_string(), |column| with_line(&column, &source.to_string()))
-    })
-}
-
-/// The line of a column, or of the column of an element such as `axes[0]`.
-fn line_of(path: &str, text: &[u8]) -> Option<usize> {
-    let text = str::from_utf8(text).ok()?;
-    let column = path.split('[').next()?;
-    let at = find_key(path, text).or_else(|| find_key(column, text))?;
-    Some(text[..at].matches('\n').count() + 1)
-}
-
-/// The offset of a JSON key. Inside strings, its quotes would be escaped.
-fn find_key(name: &str, text: &str) -> Option<usize> {
-    let quoted = Value::from(name).to_string();
-    let is_key = |at: &usize| text[at + quoted.len()..].trim_start().starts_with(':');
-    text.match_indices(&quoted).map(|(at, _)| at).find(is_key)
-}
-
-/// The folder of a run in the folder of its experiment, below the first two digits of its id.
-pub fn run_folder(experiment: &Path, run_id: &str) -> PathBuf {
-    experiment.join(group_of(run_id)).join(run_id)
-}
-
-fn group_of(run_id: &str) -> &str {
-    run_id.get(..2).unwrap_or(run_id)
-}
-
-/// The names of the experiments with results in a folder of results, sorted.
-///
-/// # Errors
-///
-/// A folder is unreadable.
-pub fn experiments(out: &Path) -> Result<Vec<String>, StoreError> {
-    let mut names = Vec::new();
-    for name in private::folders(out)? {
-        let folder = out.join(&name);
-        let has_runs =
-            || Ok::<_, StoreError>(private::folders(&folder)?.iter().any(|group| group.len() == 2));
-        if !Store::at(out, &name).lists()?.is_empty() || has_runs()? {
-            names.push(name);
-        }
-    }
-    names.sort();
-    Ok(names)
-}
-
-/// The ids of all runs in an experiment's folder, sorted.
-///
-/// # Errors
-///
-/// A folder is unreadable, or a run is in the wrong one, where no sweep would find it.
-fn run_ids(folder: &Path) -> Result<Vec<String>, StoreError> {
-    let of_group = |group: String| {
-        let ids = private::folders(&folder.join(&group))?;
-        match ids.iter().find(|id| group_of(id) != group) {
-            Some(id) if !repeats(&folder.join(&group).join(id))?.is_empty() => {
-                let (found, place) = (folder.join(&group).join(id), run_folder(folder, id));
-                Err(StoreError::Misplaced { found, place })
-            }
-            _ => Ok(ids),
-        }
-    };
-    let groups = parallel::map(private::folders(folder)?, of_group);
-    let mut ids = groups.into_iter().collect::<Result<Vec<_>, _>>()?.concat();
-    ids.sort();
-    Ok(ids)
-}
-
-fn repeats(run_folder: &Path) -> Result<Vec<usize>, StoreError> {
-    let mut repeats: Vec<usize> =
-        private::names(run_folder)?.iter().filter_map(|name| name.parse().ok()).collect();
-    repeats.sort_unstable();
-    Ok(repeats)
 }
 
 #[cfg(test)]
