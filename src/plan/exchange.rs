@@ -199,6 +199,8 @@ mod tests {
         assert_ms(ms(&[reduce(30 * MEGA)], &two), 60.0);
         two.strategy.update = Update::InBackward;
         assert_ms(ms(&[reduce(30 * MEGA)], &two), 80.0);
+        // Half of the backward pass of 40 ms hides the gathers of what was updated.
+        assert_ms(ms(&[exchange(Collective::AllGather, Phase::Update, 27 * MEGA)], &two), 57.0);
     }
 
     #[test]

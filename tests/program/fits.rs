@@ -74,6 +74,12 @@ fn cards_add_remedies_that_divide_the_model() {
     for name in ["fp32 + zero-1", "fp32 + zero-2"] {
         assert_eq!(cells(&text, name)[0], "-", "{text}");
     }
+    let text = unwrapped(&text);
+    assert!(text.contains("NCCL's memory on each card of a run with ranks is assumed"), "{text}");
+    assert!(
+        text.contains("Exchanges between ranks are estimated from 8 cards in a node (data sheet"),
+        "{text}"
+    );
 }
 
 /// Its strategies and `[defaults]` have no influence; the first values of its sweep are used.
@@ -134,6 +140,8 @@ fn wrong_arguments_are_refused() {
         (&["fits", "a.toml", "--batch", "3"], "--batch is for models"),
         (&["fits", "gpt2", "--context", "4096"], "exceeds the position table"),
         (&["fits", "gpt2", "--batch", "0"], "must be"),
+        (&["fits", "gpt2", "--cards", "0"], "0 is not in 1..=4096"),
+        (&["fits", "gpt2", "--cards", "2", "--device", "cpu"], "`--cards` on a CPU"),
         (&["fits", "gpt2", "--target", "h100"], "several cards are known"),
         (&["fits", "missing.toml"], "cannot read missing.toml"),
         (&["fits", "gpt2", "--set", "precision=bf16"], "`fits` chooses the keys of strategies"),
