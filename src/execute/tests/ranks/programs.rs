@@ -212,7 +212,12 @@ fn shares_are_cast_before_they_are_gathered() {
                 Action::Launch { op, inputs, .. } if op.is_cast() => Some(inputs),
                 _ => None,
             });
-        let of_whole = casts.flatten().filter(|id| program.value(**id).role == Role::Parameter);
+        let casts: Vec<ValueId> = casts.flatten().copied().collect();
+        assert!(
+            casts.iter().all(|id| program.value(*id).role != Role::Cast),
+            "a gathered cast is cast again"
+        );
+        let of_whole = casts.iter().filter(|id| program.value(**id).role == Role::Parameter);
         let elements: usize = of_whole.map(|id| program.ty(*id).elements()).max().unwrap_or(0);
         let sent: u64 = exchanged(&program).iter().filter(of_parameters).map(|(_, bytes)| bytes).sum();
         ([false, true].map(all), sent, elements)
