@@ -89,7 +89,7 @@ proptest! {
         for share_of_8 in (0..=8).rev() {
             let budget = last.peak + share_of_8 * (first.peak - last.peak) / 8;
             let share = Budget::Share(budget as f64 / front.plain_peak as f64);
-            let less = target.clone().with_memory(Bytes(budget + target.context.0));
+            let less = target.clone().with_memory(Bytes(budget + target.of_rank(config.ranks()).context.0));
             let found = peak(&mut compiler, &with_budget(&config, Budget::Bytes(Bytes(budget))), &target);
             let shared = peak(&mut compiler, &with_budget(&config, share), &target);
             // Each amount of memory is searched again.
