@@ -112,11 +112,6 @@ fn apply_in_backward(program: &mut Program, updates: Vec<Instruction>) {
             cast_of.extend(casts.zip(originals));
         }
     }
-    for bucket in &program.buckets {
-        // Parameters that ranks divide are used as a whole.
-        let [own, whole] = [bucket.parameters, bucket.whole].map(|id| last_use[id.index()]);
-        last_use[bucket.parameters.index()] = own.max(whole);
-    }
     let sums = Sums::of(program, &code);
     let mut updates_after: Vec<Vec<Instruction>> = vec![Vec::new(); code.len()];
     let mut last = 0;
