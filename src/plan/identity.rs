@@ -424,7 +424,7 @@ optimizer.adamw.lr = 1e-3
         "strategy.evaluation_pass = \"no_grad\"",
         "strategy.init = \"device\"",
         "strategy.offload = { parameters = false, optimizer = false, activations = false, pinned = true, ahead = 1 }",
-        "strategy.parallel = { data = 1, shard = \"none\", keep_gathered = false, ahead = 1 }",
+        "strategy.parallel = { data = 1, shard = \"none\", reduce = \"micro\", keep_gathered = false, ahead = 1 }",
         "strategy.loader = { workers = 0, prefetch = 0, pinned = true, source = \"stream\", dtype = \"i32\", delay = 0.0 }",
         "strategy.input_dtype = \"fp32\"",
         "strategy.graph = false",

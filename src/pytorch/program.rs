@@ -258,7 +258,7 @@ impl<'a> Program<'a> {
                 distributed.set_sums(is_last);
             }
             if let Some(sharded) = torch.fully_shard.get() {
-                sharded.set_reduces(is_last);
+                sharded.set_reduces(is_last || config.shards_gradients());
             }
             let (loss, logits) = self.loss(module, padded, true, &mut variables);
             match strategy.leak {

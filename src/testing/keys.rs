@@ -133,6 +133,7 @@ const RANKS: &[&str] = &[
     "{ data = 2, shard = 'gradients' }",
     "{ data = 2, shard = 'parameters' }",
     "{ data = 2, shard = 'parameters', keep_gathered = true, ahead = 0 }",
+    "{ data = 2, shard = 'parameters', reduce = 'step' }",
 ];
 const SHARDED: &[&str] = RANKS.split_at(3).1;
 const SHARDED_PARAMETERS: &[&str] = RANKS.split_at(5).1;

@@ -16,7 +16,9 @@ def sum_of_ranks(number):
 impl Script<'_> {
     /// Whether backward passes of a step differ: the ranks sum gradients in the last one only.
     pub(super) fn syncs_last(&self) -> bool {
-        coverage::is_distributed(self.config) && self.config.micro_batches() > 1
+        coverage::is_distributed(self.config)
+            && self.config.micro_batches() > 1
+            && !self.config.shards_gradients()
     }
 
     /// Whether all others are under `no_sync()`.

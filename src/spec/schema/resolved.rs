@@ -6,7 +6,7 @@ use super::data::Data;
 use super::model::{Model, Sequential};
 use super::optimizer::Optimizer;
 use super::schedule::Schedule;
-use super::strategy::{DataResidence, Loader, Shard, Strategy};
+use super::strategy::{DataResidence, Loader, Parallel, Reduce, Shard, Strategy};
 use crate::reader::declare::{Optional, key_table, keywords, one_of};
 use crate::reader::parsers::{Boolean, DIMENSION, POSITIVE, SEED, STEPS, STEPS_OR_NONE, keyword};
 use std::borrow::Cow;
@@ -147,9 +147,11 @@ impl RunConfig {
         self.ranks() > 1 && self.strategy.parallel.shard >= Shard::Optimizer
     }
 
-    /// Whether they divide the gradients too.
+    /// Whether they divide the gradients of each micro-batch too.
     pub fn shards_gradients(&self) -> bool {
-        self.ranks() > 1 && self.strategy.parallel.shard >= Shard::Gradients
+        let Parallel { shard, reduce, .. } = self.strategy.parallel;
+        let in_each = reduce == Reduce::Micro || self.strategy.accumulate == 1;
+        self.ranks() > 1 && shard >= Shard::Gradients && in_each
     }
 
     /// Whether they divide the parameters too.

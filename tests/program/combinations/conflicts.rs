@@ -75,6 +75,10 @@ const EXAMPLES: &[(&[&str], &str)] = &[
     ),
     (&["parallel = { data = 2, shard = 'parameters' }", "init = 'lazy'"], "init = 'device'"),
     (
+        &["parallel = { data = 2, shard = 'gradients', reduce = 'step' }"],
+        "parallel = { data = 2, shard = 'parameters', reduce = 'step' }",
+    ),
+    (
         &["parallel = { data = 2, shard = 'gradients', keep_gathered = true }"],
         "parallel = { data = 2, shard = 'parameters', keep_gathered = true }",
     ),

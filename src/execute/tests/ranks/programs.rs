@@ -192,6 +192,31 @@ fn gathers_are_kept_and_early_as_chosen() {
     }
 }
 
+/// With `reduce = "step"`, whole gradients are summed once, in the last micro-batch, as of ranks that divide the states alone.
+#[test]
+fn gradients_of_a_step_are_summed_once() {
+    let config = with_ranks(&changed(|config| config.train.batch_size = 8), 2);
+    let of_step = |reduce| {
+        let mut config = sharing(config.clone(), Shard::Parameters);
+        config.strategy.parallel.reduce = reduce;
+        config
+    };
+    let [micro, step] = [Reduce::Micro, Reduce::Step].map(of_step);
+    let programs = [&micro, &step].map(|config| compile(config, &target(0)).unwrap());
+    let sums = |program: &Program| -> u64 {
+        let all = exchanged(program).into_iter();
+        all.filter(|(collective, _)| *collective != Collective::AllGather).map(|(_, bytes)| bytes).sum()
+    };
+    assert_eq!(sums(&programs[0]), 2 * sums(&programs[1]));
+    for (divided, whole) in programs[0].buckets.iter().zip(&programs[1].buckets) {
+        let elements = |program: &Program, bucket: &Bucket| program.ty(bucket.gradients.unwrap()).elements();
+        assert_eq!(2 * elements(&programs[0], divided), elements(&programs[1], whole));
+    }
+    let [step, states] = [step, sharing(config, Shard::Optimizer)].map(|config| run(&config));
+    assert!(step[0].losses().eq(states[0].losses()));
+    assert!(tensors(&step) == tensors(&states));
+}
+
 /// Matrices are gathered in 16 bits for 16-bit matmuls; what is read in fp32 stays fp32. A cast of a whole remains for none.
 #[test]
 fn shares_are_cast_before_they_are_gathered() {

@@ -22,7 +22,7 @@ pub use loader::{DataResidence, IdDtype, InputDtype, Loader};
 pub use lora::{Lora, LoraBase};
 pub use loss_scale::{DynamicLossScale, LossScale};
 pub use offload::{ActivationOffload, Offload};
-pub use parallel::{Parallel, Shard};
+pub use parallel::{Parallel, Reduce, Shard};
 pub use params::StorageDtype;
 pub use place::{LayerDevice, LayerPlacement};
 pub use precision::Precision;

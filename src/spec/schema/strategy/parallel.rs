@@ -18,10 +18,15 @@ key_table! {
         pub data: usize = RANKS, default 1;
         /// What is divided among ranks beside the samples. "optimizer": states and master weights (ZeRO stage 1; PyTorch:
         /// `ZeroRedundancyOptimizer`); each rank updates its share of the parameters and gets those of the others.
-        /// "gradients": also gradients (ZeRO stage 2), of which each micro-batch's are summed and only the share is kept.
+        /// "gradients": also gradients (ZeRO stage 2).
         /// "parameters": also the parameters (ZeRO stage 3; PyTorch: `fully_shard`), which are gathered layer by layer for
         /// each pass.
         pub shard: Shard = keyword(), default Shard::None;
+        /// When gradients that are divided are summed. "micro": in each micro-batch, after which only the share is kept.
+        /// "step": in the last micro-batch only (PyTorch: `set_requires_gradient_sync(False)`): less is sent, but whole gradients
+        /// are in memory until then. "step" needs `shard = "parameters"`; gradients that are not divided are summed once a
+        /// step.
+        pub reduce: Reduce = keyword(), default Reduce::Micro;
         /// Whether gathered parameters stay from the forward pass to the backward pass (PyTorch:
         /// `reshard_after_forward=False`): less is sent, but a micro-batch holds all parameters. Needs
         /// `shard = "parameters"`.
@@ -39,5 +44,13 @@ keywords! {
         Optimizer = "optimizer",
         Gradients = "gradients",
         Parameters = "parameters",
+    }
+}
+
+keywords! {
+    /// When ranks sum gradients that they divide.
+    pub enum Reduce {
+        Micro = "micro",
+        Step = "step",
     }
 }

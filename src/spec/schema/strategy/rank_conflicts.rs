@@ -1,7 +1,7 @@
 //! Values of keys that `parallel` excludes, and those that have no effect without it.
 
 use super::conflicts::{Conflict, ConflictMessage, message};
-use super::{ActivationOffload, Allocator, Init, Parallel, Rounding, Shard};
+use super::{ActivationOffload, Allocator, Init, Parallel, Reduce, Rounding, Shard};
 use crate::reader::declare::KeywordEnum;
 use crate::reader::tree::quoted;
 use crate::schema::model::Sequential;
@@ -151,6 +151,24 @@ pub const CONFLICTS: &[Conflict] = &[
                     "use init = \"device\", which has one layer's whole parameters in memory at a time",
                 )
             })
+        },
+    },
+    Conflict {
+        keys: &["strategy.parallel.reduce"],
+        check: |run| {
+            let Parallel { shard, reduce, .. } = run.strategy.parallel;
+            let (what, way_out) = match (reduce, shard) {
+                (Reduce::Micro, _) | (_, Shard::Parameters) => return None,
+                (Reduce::Step, Shard::Gradients) => (
+                    "keeps whole gradients on each rank until the last micro-batch; shard = \"gradients\" divides them",
+                    "use shard = \"optimizer\", which sums once a step, or reduce = \"micro\"",
+                ),
+                (Reduce::Step, Shard::None | Shard::Optimizer) => (
+                    "has no effect: gradients that are not divided are summed once a step",
+                    "use shard = \"parameters\", or leave out reduce",
+                ),
+            };
+            Some(message(format!("parallel.reduce = {} {what}", quoted(reduce.keyword())), way_out))
         },
     },
     Conflict {
