@@ -206,7 +206,9 @@ fn submissions_are_refused_with_a_reason() {
         "sbatch",
         "[ \"$1\" = --version ] || { [[ $2 != --dep* ]] && echo 7; } || { echo 'invalid' >&2; exit 1; }",
     );
-    refused(&[], 1, "`scancel 7` ends those");
+    refused(&[], 1, "end those with `scancel 7`");
+    slurm.put("squeue", "echo 7");
+    refused(&[], 2, "jobs of an earlier submission are queued or run: 7");
     let slurm = Slurm::new(COUNTING);
     let file = slurm.0.experiment("tiny", 1);
     slurm.submit(&[&file]);

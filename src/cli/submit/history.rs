@@ -20,8 +20,8 @@ pub(super) struct Submission {
     /// Seconds since 1970.
     time: u64,
     arrays: Vec<Array>,
-    /// The job after the arrays.
-    last: String,
+    /// The job after the arrays. `None` if Slurm refused a job after it had accepted these arrays.
+    last: Option<String>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -45,7 +45,8 @@ pub(super) struct Shortage {
 }
 
 impl Submission {
-    pub(super) fn new(time: u64, jobs: Vec<String>, last: String, groups: Vec<Group>) -> Submission {
+    /// `jobs` are the accepted arrays, of the first groups.
+    pub(super) fn new(time: u64, jobs: Vec<String>, last: Option<String>, groups: Vec<Group>) -> Submission {
         let array = |(job, group): (String, Group)| Array {
             job,
             mib: group.resources.mib,
@@ -56,7 +57,7 @@ impl Submission {
     }
 
     fn jobs(&self) -> impl Iterator<Item = &str> {
-        self.arrays.iter().map(|array| array.job.as_str()).chain([self.last.as_str()])
+        self.arrays.iter().map(|array| array.job.as_str()).chain(self.last.as_deref())
     }
 
     /// Writes the submission to the folder of logs.
@@ -65,7 +66,7 @@ impl Submission {
     /// The file cannot be written.
     pub(super) fn write(&self, folder: &Path) -> Result<(), Failure> {
         // Numbers of jobs start again when a scheduler loses its state.
-        let file = folder.join(format!("{}-{}.json", self.time, self.last));
+        let file = folder.join(format!("{}-{}.json", self.time, self.jobs().last().unwrap_or_default()));
         let write = |to: &mut std::io::BufWriter<&fs::File>| Ok(serde_json::to_writer_pretty(to, self)?);
         temporary::replace(&file, write)
             .map_err(|error| Failure::machine(format!("cannot write {}: {error}", file.display())))
@@ -160,7 +161,7 @@ mod tests {
             (2, vec![("b".to_owned(), 1), ("c".to_owned(), 1)]),
         ]);
         let arrays = vec![Array { job: job.into(), mib: Some(mib), minutes: Some(10), tasks }];
-        Submission { time, arrays, last: "99".into() }
+        Submission { time, arrays, last: Some("99".into()) }
     }
 
     fn row(configuration: &str, status: Status, message: &str) -> Row {

@@ -120,15 +120,25 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     }
     history::check_ended(&submissions)?;
     let (arrays, last) = slurm::submit(&script)?;
-    let tasks: usize = groups.iter().map(|group| group.tasks.len()).sum();
-    let (repeats, tasks) = (counted(repeats, "repeat"), counted(tasks, "task"));
-    say(&format!(
-        "submitted {repeats} as {tasks} of {}, then job {last}, which prints the tables; logs: {}",
-        arrays.join(", "),
-        logs.display()
-    ));
+    let refused = match &last {
+        Some(last) => {
+            let tasks: usize = groups.iter().map(|group| group.tasks.len()).sum();
+            let (repeats, tasks) = (counted(repeats, "repeat"), counted(tasks, "task"));
+            let (arrays, logs) = (arrays.join(", "), logs.display());
+            say(&format!(
+                "submitted {repeats} as {tasks} of {arrays}, then job {last}, which prints the tables; logs: {logs}"
+            ));
+            Ok(())
+        }
+        None => Err(Failure::machine(format!(
+            "Slurm refused a job after it had accepted others: see the message above\n = help: end those with `scancel {}`, or \
+             wait for them; then submit again",
+            arrays.join(" ")
+        ))),
+    };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    Submission::new(now, arrays, last, groups).write(&logs)?;
+    let written = Submission::new(now, arrays, last, groups).write(&logs);
+    Failure::collect([refused, written])?;
     Ok(ExitStatus::Complete)
 }
 
