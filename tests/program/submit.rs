@@ -80,7 +80,7 @@ fn the_script_is_short() {
     let slurm = Slurm::new(COUNTING);
     let file = slurm.0.experiment("it's tiny", 1);
     let more =
-        ["--partition", "short", "--mem", "1500MB", "--time", "90m", "--cpus", "3", "--set", "train.seed=3"];
+        ["--partition", "a b", "--out", "o'neil", "--mem", "1500MB", "--time", "90m", "--cpus", "3", "--set", "train.seed=3"];
     let extra = [
         "--tasks",
         "2",
@@ -202,6 +202,8 @@ fn submissions_are_refused_with_a_reason() {
     refused(&["--set", "requires=\"cuda\""], 2, "`--target` plans for nodes with another device");
     refused(&["--signal", "KILL"], 2, "use USR1, USR2, TERM or INT");
     refused(&["--partition", "a\nb"], 2, "has a line break");
+    refused(&["--out", "a\\b"], 2, "has a backslash, which Slurm removes");
+    refused(&["--", "-A", "me"], 2, "write it as one word, such as --account=me");
     slurm.put(
         "sbatch",
         "[ \"$1\" = --version ] || { [[ $2 != --dep* ]] && echo 7; } || { echo 'invalid' >&2; exit 1; }",
