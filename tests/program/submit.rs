@@ -182,11 +182,32 @@ fn tasks_that_had_too_little_get_twice_as_much() {
     slurm.put("sacct", "printf '1_1|OUT_OF_MEMORY\\n1_2|TIMEOUT\\n1_2|CANCELLED by 0\\n2|FAILED\\n'");
     let output = slurm.submit(&[&file, "--dry-run"]);
     let text = said(&output);
-    assert!(text.contains("task 1_1 had too little memory: now its runs get 1280 MiB"), "{text}");
-    assert!(text.contains("task 1_2 had too little time: now its runs get 40 min"), "{text}");
+    assert!(text.contains("task 1_1 had too little memory: now its runs get at least 1280 MiB"), "{text}");
+    assert!(text.contains("task 1_2 had too little time: now its runs get at least 40 min"), "{text}");
     assert_eq!((values(&text, "--mem"), values(&text, "--time")), (vec!["1280M"; 2], vec!["0:40:00"; 2]));
-    // Its own wish wins.
-    assert_eq!(values(&slurm.script(&[&file, "--mem", "1GiB"]), "--mem"), ["1024M"; 2]);
+}
+
+/// The note on a shortage and the script agree.
+#[test]
+fn a_shortage_is_reported_with_the_request() {
+    let slurm = Slurm::new(COUNTING);
+    let file = slurm.0.experiment("tiny", 1);
+    // With known rates, the time is at least 10 minutes.
+    slurm.0.sweep(&[&file, "--memory", "1GiB", "--filter", "plain"]).ended_with(0);
+    slurm.submit(&[&file, "--mem", "640MiB", "--time", "3m"]);
+    slurm.put("sacct", "printf '1_1|OUT_OF_MEMORY\\n1_1|TIMEOUT\\n'");
+    let told = |args: &[&str], option: &str, value: &str, note: &str| {
+        let output = slurm.submit(&[&[file.as_str(), "--dry-run"], args].concat());
+        let text = said(&output);
+        assert!(text.contains(note), "{text}");
+        assert_eq!(values(&text, option), [value; 2], "{text}");
+    };
+    told(&[], "--time", "0:10:00", "task 1_1 had too little time: now its runs get at least 10 min");
+    // An explicit option overrides the doubled value.
+    told(&["--time", "5m"], "--time", "0:05:00", "too little time: now its runs get at least 5 min");
+    told(&["--time", "2m"], "--time", "0:02:00", "its runs get 2 min, not more than before: set more with --time");
+    told(&["--mem", "1GiB"], "--mem", "1024M", "too little memory: now its runs get at least 1 GiB");
+    told(&["--mem", "640MiB"], "--mem", "640M", "640 MiB, not more than before: set more with --mem");
 }
 
 #[test]

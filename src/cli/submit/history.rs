@@ -44,6 +44,9 @@ pub(super) struct Shortage {
     pub(super) minutes: Option<u64>,
 }
 
+/// By the configuration and repeat of a run.
+pub(super) type Shortages = HashMap<(String, usize), Shortage>;
+
 impl Submission {
     /// `jobs` are the accepted arrays, of the first groups.
     pub(super) fn new(time: u64, jobs: Vec<String>, last: Option<String>, groups: Vec<Group>) -> Submission {
@@ -112,7 +115,7 @@ pub(super) fn check_ended(submissions: &[Submission]) -> Result<(), Failure> {
 
 /// The shortage of the latest task of each configuration and repeat, by the scheduler's states and by the rows of unfinished
 /// runs.
-pub(super) fn shortages(submissions: &[Submission], rows: &[Row]) -> HashMap<(String, usize), Shortage> {
+pub(super) fn shortages(submissions: &[Submission], rows: &[Row]) -> Shortages {
     let ids: Vec<&str> =
         submissions.iter().flat_map(|one| &one.arrays).map(|array| array.job.as_str()).collect();
     let states = if ids.is_empty() { HashSet::new() } else { slurm::states(&ids) };
@@ -123,7 +126,7 @@ fn from_states(
     submissions: &[Submission],
     rows: &[Row],
     states: &HashSet<(String, String)>,
-) -> HashMap<(String, usize), Shortage> {
+) -> Shortages {
     let rows: HashMap<(&str, usize), &Row> =
         rows.iter().map(|row| ((row.configuration.as_str(), row.repeat), row)).collect();
     let mut shortages = HashMap::new();
