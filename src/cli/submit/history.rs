@@ -12,6 +12,7 @@ use crate::failure::Failure;
 use crate::sweep::TIME_LIMIT;
 use base::regular;
 use base::temporary;
+use execute::KILLED;
 use results::{Row, Status};
 
 /// A submission, as it is stored beside its logs.
@@ -137,7 +138,7 @@ fn from_states(
             for run in runs {
                 let row = rows.get(&(run.0.as_str(), run.1));
                 let was_killed =
-                    row.is_some_and(|row| row.status == Status::Failed && row.message.contains("signal 9"));
+                    row.is_some_and(|row| row.status == Status::Failed && row.message.contains(KILLED));
                 let was_ended =
                     row.is_some_and(|row| row.status == Status::Interrupted && row.message == TIME_LIMIT);
                 let shortage = Shortage {
@@ -192,7 +193,7 @@ mod tests {
 
     #[test]
     fn rows_tell_memory_from_time_without_states() {
-        let killed = row("a", Status::Failed, "killed by signal 9; the system may have run out of memory");
+        let killed = row("a", Status::Failed, &format!("rank 1 {KILLED}; see log.txt"));
         let ended = row("b", Status::Interrupted, TIME_LIMIT);
         let own = row("c", Status::Oom, "");
         let found = from_states(&[submission(1, "12", 512)], &[killed, ended, own], &HashSet::new());

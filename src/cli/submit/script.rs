@@ -128,7 +128,7 @@ impl Script<'_> {
     }
 }
 
-/// An option of `sbatch` as it reads it in a script: `\\` escapes the next character, also in quotes.
+/// An option of `sbatch` as it reads it in a script: `\` escapes the next character, also in quotes.
 fn directive(option: &str) -> Result<String, Failure> {
     let is_plain = |text: &str| quoted(text) == text;
     let (name, value) = option.split_once('=').unwrap_or((option, "value"));
