@@ -164,6 +164,10 @@ fn memory_and_cards_are_those_of_the_runs() {
     assert!(script.contains("--device cuda") && values(&script, "--nodes") == ["1"; 3], "{script}");
     assert!(!notes.contains("unknown"), "{notes}");
     assert_eq!(values(&script, "--time").len(), 3, "{script}");
+    // A task of 40 repeats takes 40 times a minute to start, and little more.
+    let long = ["submit", "--dry-run", "--target", "h100-80gb", "--tasks", "1", "--repeats", "40"];
+    let script = text(output(&long).stdout);
+    assert_eq!(values(&script, "--time")[1], "0:41:00", "{script}");
 }
 
 #[test]

@@ -34,3 +34,24 @@ pub(super) fn nominal_seconds(plan: &Plan, run: &PlannedRun) -> f64 {
     };
     start + training_seconds(config, 1e3 * seconds.sum::<f64>())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spec::{Evaluation, Measure};
+
+    #[test]
+    fn training_time_is_that_of_steps_and_evaluations() {
+        let mut config = RunConfig {
+            measure: Measure { warmup_steps: 10, steps: 90, ..Measure::default() },
+            evaluation: None,
+            ..testing::small()
+        };
+        assert_eq!(training_seconds(&config, 3e3), 300.0);
+        config.evaluation = Some(Evaluation { every: 30, batches: 5, ..Evaluation::default() });
+        // After steps 30, 60, 90 and 100.
+        assert_eq!(training_seconds(&config, 3e3), 300.0 + 4.0 * 5.0);
+        config.evaluation.as_mut().unwrap().batch_size = Some(2 * config.train.batch_size);
+        assert_eq!(training_seconds(&config, 3e3), 300.0 + 2.0 * 4.0 * 5.0);
+    }
+}
