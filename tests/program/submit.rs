@@ -76,7 +76,7 @@ fn a_machine_without_slurm_is_told_of_the_dry_run() {
 }
 
 #[test]
-fn the_script_is_short() {
+fn script_has_every_option() {
     let slurm = Slurm::new(COUNTING);
     let file = slurm.0.experiment("it's tiny", 1);
     let more =

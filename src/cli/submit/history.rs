@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn states_of_tasks_tell_memory_from_time() {
+    fn task_states_distinguish_memory_from_time() {
         let states = [("12_1", "OUT_OF_MEMORY"), ("12_2", "TIMEOUT"), ("13_1", "TIMEOUT")];
         let states = states.map(|(task, state)| (task.to_owned(), state.to_owned())).into();
         let found = from_states(&[submission(1, "12", 512)], &[], &states);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_tell_memory_from_time_without_states() {
+    fn rows_distinguish_memory_from_time_without_states() {
         let killed = row("a", Status::Failed, &format!("rank 1 {KILLED}; see log.txt"));
         let ended = row("b", Status::Interrupted, TIME_LIMIT);
         let own = row("c", Status::Oom, "");

@@ -1,4 +1,4 @@
-//! The time of a repeat: estimated from rates for limits, and by fixed rates for equal shares.
+//! The time of a repeat: estimated from rates for limits, and by fixed rates for equal parts.
 
 use device::DeviceKind;
 use memory::StepWork;
@@ -16,8 +16,8 @@ pub(crate) fn training_seconds(config: &RunConfig, step_ms: f64) -> f64 {
     step_ms / 1e3 * (config.steps() as f64 + evaluated)
 }
 
-/// The weight of a repeat in shares: its seconds at fixed rates of a processor or a card. Measured rates would change while
-/// tasks run, and the tasks of an array must agree on their shares.
+/// The weight of a repeat in parts: its seconds at fixed rates of a processor or a card. Measured rates would change while
+/// tasks run, and the tasks of an array must agree on their parts.
 pub(super) fn nominal_seconds(plan: &Plan, run: &PlannedRun) -> f64 {
     let (Ok(config), Some(prediction)) = (&run.config, &run.prediction) else { return 0.0 };
     let StepWork { tasks, .. } = &prediction.work;

@@ -9,7 +9,7 @@ use crate::check::counted;
 
 /// Task `number` (from 1) of `of` tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Share {
+pub(crate) struct Part {
     number: usize,
     of: usize,
 }
@@ -66,33 +66,33 @@ const SCHEDULERS: [Scheduler; 5] = [
     Scheduler { name: "Kubernetes", id: "JOB_COMPLETION_INDEX", first: 0, range: None, none: "" },
 ];
 
-impl fmt::Display for Share {
+impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.number, self.of)
     }
 }
 
-impl FromStr for Share {
+impl FromStr for Part {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Share, String> {
+    fn from_str(text: &str) -> Result<Part, String> {
         let wrong = || {
             Err("use NUMBER/TASKS, such as 1/6 to 6/6; in a scheduler's array, `auto` or `auto/6`".to_owned())
         };
         let (number, of) = match text.split_once('/') {
-            None if text == "auto" => return Share::of_task(None, |name| std::env::var(name).ok()),
+            None if text == "auto" => return Part::of_task(None, |name| std::env::var(name).ok()),
             None => return wrong(),
             Some((number, of)) => (number, of.parse().ok().filter(|of| *of > 0)),
         };
         match (number, number.parse(), of) {
-            ("auto", _, Some(of)) => Share::of_task(Some(of), |name| std::env::var(name).ok()),
-            (_, Ok(number), Some(of)) if (1..=of).contains(&number) => Ok(Share { number, of }),
+            ("auto", _, Some(of)) => Part::of_task(Some(of), |name| std::env::var(name).ok()),
+            (_, Ok(number), Some(of)) if (1..=of).contains(&number) => Ok(Part { number, of }),
             _ => wrong(),
         }
     }
 }
 
-impl Share {
+impl Part {
     pub(crate) fn number(self) -> usize {
         self.number
     }
@@ -101,9 +101,9 @@ impl Share {
         self.of
     }
 
-    /// The share of this task of an array: of `of` tasks that are numbered from the scheduler's first number on, or of the
+    /// The part of this task of an array: of `of` tasks that are numbered from the scheduler's first number on, or of the
     /// whole array with any first number and stride.
-    fn of_task(of: Option<usize>, variable: impl Fn(&str) -> Option<String>) -> Result<Share, String> {
+    fn of_task(of: Option<usize>, variable: impl Fn(&str) -> Option<String>) -> Result<Part, String> {
         let found = SCHEDULERS.iter().find_map(|scheduler| {
             let id = variable(scheduler.id).filter(|id| !id.is_empty() && id != scheduler.none)?;
             Some((scheduler, id))
@@ -130,7 +130,7 @@ impl Share {
         };
         let past = id.checked_sub(first).filter(|past| past.is_multiple_of(step));
         match past.map(|past| past / step).filter(|index| *index < of) {
-            Some(index) => Ok(Share { number: index + 1, of }),
+            Some(index) => Ok(Part { number: index + 1, of }),
             None => Err(format!(
                 "{} is {id}, outside an array of {} from {first} on: number the tasks from {first} to {}",
                 scheduler.id,
@@ -162,10 +162,10 @@ impl Range {
     }
 }
 
-/// The number of the share, from 1, of each job of an experiment, by the estimated seconds of each run. Shares take equal time,
+/// The number of the part, from 1, of each job of an experiment, by the estimated seconds of each run. Parts take equal time,
 /// to within half a job at each end. The jobs that are compared with each other, one point of the sweep in one round, stay
-/// together except at a share's end, so that one process measures nearly all of them in turns. Existing results do not change
-/// the shares. `strategies` are those of the plan's runs.
+/// together except at a part's end, so that one process measures nearly all of them in turns. Existing results do not change
+/// the parts. `strategies` are those of the plan's runs.
 pub(super) fn numbers(strategies: &[&str], seconds: &[f64], jobs: &[Job], of: usize) -> Vec<usize> {
     let points = points(strategies);
     let mut places: Vec<usize> = (0..jobs.len()).collect();
@@ -174,7 +174,7 @@ pub(super) fn numbers(strategies: &[&str], seconds: &[f64], jobs: &[Job], of: us
     let (mut numbers, mut before) = (vec![1; jobs.len()], 0.0);
     for at in places {
         let own = seconds[jobs[at].run];
-        // Its middle is in its share.
+        // Its middle is in its part.
         let number = ((before + own / 2.0) / total * of as f64).max(0.0) as usize;
         numbers[at] = number.min(of - 1) + 1;
         before += own;
@@ -230,13 +230,13 @@ mod tests {
     }
 
     #[test]
-    fn shares_take_equal_time() {
+    fn parts_take_equal_time() {
         let (runs, seconds) = (runs(1, 4), [10.0, 1.0, 1.0, 8.0]);
         let numbers = numbers(&runs, &seconds, &jobs(4, 1), 2);
         assert_eq!(numbers, [1, 2, 2, 2]);
     }
 
-    /// Jobs that are compared stay in one share wherever the numbers allow it.
+    /// Jobs that are compared stay in one part wherever the numbers allow it.
     #[test]
     fn a_round_of_a_point_stays_together() {
         let (runs, all) = (runs(2, 3), jobs(6, 4));
@@ -250,10 +250,10 @@ mod tests {
     }
 
     #[test]
-    fn a_written_share_has_number_and_tasks() {
-        assert_eq!("2/6".parse(), Ok(Share { number: 2, of: 6 }));
+    fn a_written_part_has_number_and_tasks() {
+        assert_eq!("2/6".parse(), Ok(Part { number: 2, of: 6 }));
         for text in ["0/6", "7/6", "6", "a/b", "-1/2", "1/0", "auto/0", "slurm"] {
-            assert!(text.parse::<Share>().is_err(), "{text}");
+            assert!(text.parse::<Part>().is_err(), "{text}");
         }
     }
 
@@ -261,7 +261,7 @@ mod tests {
         let variable = |name: &str| {
             variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
         };
-        Share::of_task(of, variable).map(|Share { number, of }| (number, of))
+        Part::of_task(of, variable).map(|Part { number, of }| (number, of))
     }
 
     #[test]
