@@ -79,8 +79,20 @@ fn a_machine_without_slurm_is_told_of_the_dry_run() {
 fn script_has_every_option() {
     let slurm = Slurm::new(COUNTING);
     let file = slurm.0.experiment("it's tiny", 1);
-    let more =
-        ["--partition", "a b", "--out", "o'neil", "--mem", "1500MB", "--time", "90m", "--cpus", "3", "--set", "train.seed=3"];
+    let more = [
+        "--partition",
+        "a b",
+        "--out",
+        "o'neil",
+        "--mem",
+        "1500MB",
+        "--time",
+        "90m",
+        "--cpus",
+        "3",
+        "--set",
+        "train.seed=3",
+    ];
     let extra = [
         "--tasks",
         "2",
@@ -209,7 +221,12 @@ fn a_shortage_is_reported_with_the_request() {
     told(&[], "--time", "0:10:00", "task 1_1 had too little time: now its runs get at least 10 min");
     // An explicit option overrides the doubled value.
     told(&["--time", "5m"], "--time", "0:05:00", "too little time: now its runs get at least 5 min");
-    told(&["--time", "2m"], "--time", "0:02:00", "its runs get 2 min, not more than before: set more with --time");
+    told(
+        &["--time", "2m"],
+        "--time",
+        "0:02:00",
+        "its runs get 2 min, not more than before: set more with --time",
+    );
     told(&["--mem", "1GiB"], "--mem", "1024M", "too little memory: now its runs get at least 1 GiB");
     told(&["--mem", "640MiB"], "--mem", "640M", "640 MiB, not more than before: set more with --mem");
 }

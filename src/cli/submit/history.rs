@@ -123,11 +123,7 @@ pub(super) fn shortages(submissions: &[Submission], rows: &[Row]) -> Shortages {
     from_states(submissions, rows, &states)
 }
 
-fn from_states(
-    submissions: &[Submission],
-    rows: &[Row],
-    states: &HashSet<(String, String)>,
-) -> Shortages {
+fn from_states(submissions: &[Submission], rows: &[Row], states: &HashSet<(String, String)>) -> Shortages {
     let rows: HashMap<(&str, usize), &Row> =
         rows.iter().map(|row| ((row.configuration.as_str(), row.repeat), row)).collect();
     let mut shortages = HashMap::new();

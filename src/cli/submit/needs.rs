@@ -78,7 +78,13 @@ pub(super) fn of_plan(
             cards: if is_on_card { config.ranks() } else { 0 },
             cpus: if is_on_card { config.ranks() * threads } else { plan.target.threads },
             memory: run.prediction.as_ref().map(|found| memory(config, found, &plan.target, done, own)),
-            seconds: seconds(config, run.prediction.as_ref().map(|found| &found.work), &plan.target, done, rates),
+            seconds: seconds(
+                config,
+                run.prediction.as_ref().map(|found| &found.work),
+                &plan.target,
+                done,
+                rates,
+            ),
             least_minutes: 0,
         })
     };

@@ -143,12 +143,17 @@ impl Part {
 
 impl Range {
     /// The first number, the step and the number of tasks of an array without gaps.
-    fn read(&self, variable: impl Fn(&str) -> Result<usize, String>) -> Result<(usize, usize, usize), String> {
+    fn read(
+        &self,
+        variable: impl Fn(&str) -> Result<usize, String>,
+    ) -> Result<(usize, usize, usize), String> {
         let (first, last) = (variable(self.first)?, variable(self.last)?);
         let step = variable(self.step)?;
         let past = last.checked_sub(first).and_then(|past| past.checked_div(step));
         let Some(of) = past.and_then(|past| past.checked_add(1)) else {
-            return Err(format!("there is no array from {first} to {last} with step {step}: write auto/TASKS"));
+            return Err(format!(
+                "there is no array from {first} to {last} with step {step}: write auto/TASKS"
+            ));
         };
         let Some(name) = self.count else { return Ok((first, step, of)) };
         match variable(name)? {
