@@ -45,13 +45,6 @@ impl Slurm {
     fn submit(&self, args: &[&str]) -> Output {
         self.with_path(self.0.program(&[&["submit", "--device", "cpu", "--memory", "1GiB"], args].concat()))
     }
-
-    #[track_caller]
-    fn script(&self, args: &[&str]) -> String {
-        let output = self.submit(&[args, &["--dry-run"]].concat());
-        assert!(output.status.success(), "{}", said(&output));
-        String::from_utf8(output.stdout).unwrap()
-    }
 }
 
 /// The values of an option in a script's jobs.
