@@ -2,7 +2,7 @@
 # Tests `runner submit` on a real Slurm: a cluster of two nodes on this machine.
 #
 #     bash tests/slurm.sh             every check
-#     bash tests/slurm.sh CHECK...    selected checks: cards, lost_node, time_limit
+#     bash tests/slurm.sh CHECK...    selected checks: arrays, cards, lost_node, time_limit
 #     bash tests/slurm.sh gate        every check, unless tests/slurm.digest has the digest of what they cover
 #
 # Needs Debian and root: it installs slurmctld, slurmd, slurm-client and munge if they are missing. All daemons are its own,
@@ -193,18 +193,36 @@ time_limit() {
     mkdir "$folder/limit" && cd "$folder/limit"
     sed -e "s|\"base/|\"$repository/experiments/base/|" -e 's|^steps = .*|steps = 100000|' -e 's|^name = .*|name = "long"|' \
         "$repository/experiments/quickstart.toml" >long.toml
-    local submit=("$runner" submit long.toml --repeats 1 --device cpu --filter plain --filter batch_size=4)
-    "${submit[@]}" --time 2m --signal USR2@100 2>warning || fail "$(cat warning)"
-    grep -q "may come 160 s before the limit of 2 min" warning || fail "no warning: $(cat warning)"
+    local out="o'neil \"1\" #2" comment='two "words" \ #3'
+    local submit=("$runner" submit long.toml --repeats 1 --device cpu --filter plain --filter batch_size=4 --out "$out")
+    "${submit[@]}" --time 6m --signal USR2@340 -- "--comment=$comment" 2>warning || fail "$(cat warning)"
+    grep -q "may come 400 s before the limit of 6 min" warning || fail "no warning: $(cat warning)"
+    scontrol -o show jobs | grep -qF "Comment=$comment " || fail "no comment: $(scontrol -o show jobs)"
     "${submit[@]}" >/dev/null 2>queued && fail "submitted twice"
     grep -q "queued or run: " queued || fail "$(cat queued)"
     await 60 "a running task" eval 'runs_on n1 || runs_on n2'
-    await 60 "a task of its own end" eval 'grep -q "ended by the signal" results/long.csv'
+    await 60 "a task of its own end" eval 'grep -q "ended by the signal" "$out"/long.csv'
+    [ -n "$(find "$out/.slurm" -name 'long-*_*.log')" ] || fail "no log"
     scancel $(squeue -h -o %A) && await 30 "no jobs" ended
     "${submit[@]}" --dry-run >script 2>said || fail "$(cat said)"
-    grep -q 'had too little time: now its runs get 4 min' said || fail "$(cat said)"
-    grep -q '^#SBATCH --time=0:0[4-9]\|^#SBATCH --time=0:[1-9]' script || fail "$(cat script)"
+    grep -q 'had too little time: now its runs get at least 12 min' said || fail "$(cat said)"
+    # No run has measured rates: the time is not estimated.
+    [ "$(grep -c '^#SBATCH --time=0:12:00$' script)" = 2 ] || fail "$(cat script)"
     cd "$repository"
+}
+
+# A task computes its part from the variables of its array, and refuses an array with gaps.
+arrays() {
+    local tasks
+    for tasks in 4-8:2 9 1,7; do
+        sbatch --wait --array=$tasks --output="$folder/task.%a" <<END >/dev/null || [ $tasks = 1,7 ]
+#!/bin/bash
+exec "$runner" sweep "$repository/experiments/quickstart.toml" --device cpu --only auto --dry-run
+END
+    done
+    [ "$(cat "$folder"/task.[4689] | grep -o ', part [^)]*' | tr -d '\n')" = \
+        ', part 1/3, part 2/3, part 3/3, part 1/1' ] || fail "$(cat "$folder"/task.*)"
+    [ "$(grep -l "without gaps, or write auto/TASKS" "$folder"/task.[17] | wc -l)" = 2 ] || fail "$(cat "$folder"/task.*)"
 }
 
 # A task sees the cards that it requests.
@@ -227,11 +245,11 @@ if [ "${checks[*]}" = gate ]; then
         echo "what the checks cover matches $digest_file"
         exit
     fi
-    checks=(cards lost_node time_limit)
+    checks=(arrays cards lost_node time_limit)
 fi
 for check in "${checks[@]}"; do
-    if [[ " cards lost_node time_limit " != *" $check "* ]]; then
-        echo "unknown check $check; use cards, lost_node, time_limit or gate" >&2
+    if [[ " arrays cards lost_node time_limit " != *" $check "* ]]; then
+        echo "unknown check $check; use arrays, cards, lost_node, time_limit or gate" >&2
         exit 2
     fi
 done
@@ -249,7 +267,7 @@ for check in "${checks[@]}"; do
     $check
     echo "== slurm $check: $((SECONDS - began)) s"
 done
-if [ ${#checks[@]} = 3 ] && [ "$current" != "$(cat "$digest_file" 2>/dev/null)" ]; then
+if [ ${#checks[@]} = 4 ] && [ "$current" != "$(cat "$digest_file" 2>/dev/null)" ]; then
     echo "$current" >"$digest_file"
     echo "commit $digest_file: the digest of what the checks cover"
 fi

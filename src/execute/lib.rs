@@ -12,7 +12,7 @@ mod prepare;
 mod tests;
 mod train;
 
-pub use child::{Crash, Ending, Exit, LOG_FILE, Message, Reporter, end_with_parent, run_children};
+pub use child::{Crash, Ending, Exit, KILLED, LOG_FILE, Message, Reporter, end_with_parent, run_children};
 pub use dump::{DumpContents, dump};
 pub use engine::{Engine, StepReport};
 pub use error::RunError;

@@ -45,13 +45,6 @@ impl Slurm {
     fn submit(&self, args: &[&str]) -> Output {
         self.with_path(self.0.program(&[&["submit", "--device", "cpu", "--memory", "1GiB"], args].concat()))
     }
-
-    #[track_caller]
-    fn script(&self, args: &[&str]) -> String {
-        let output = self.submit(&[args, &["--dry-run"]].concat());
-        assert!(output.status.success(), "{}", said(&output));
-        String::from_utf8(output.stdout).unwrap()
-    }
 }
 
 /// The values of an option in a script's jobs.
@@ -76,11 +69,23 @@ fn a_machine_without_slurm_is_told_of_the_dry_run() {
 }
 
 #[test]
-fn the_script_is_short() {
+fn script_has_every_option() {
     let slurm = Slurm::new(COUNTING);
     let file = slurm.0.experiment("it's tiny", 1);
-    let more =
-        ["--partition", "short", "--mem", "1500MB", "--time", "90m", "--cpus", "3", "--set", "train.seed=3"];
+    let more = [
+        "--partition",
+        "a b",
+        "--out",
+        "o'neil",
+        "--mem",
+        "1500MB",
+        "--time",
+        "90m",
+        "--cpus",
+        "3",
+        "--set",
+        "train.seed=3",
+    ];
     let extra = [
         "--tasks",
         "2",
@@ -164,6 +169,10 @@ fn memory_and_cards_are_those_of_the_runs() {
     assert!(script.contains("--device cuda") && values(&script, "--nodes") == ["1"; 3], "{script}");
     assert!(!notes.contains("unknown"), "{notes}");
     assert_eq!(values(&script, "--time").len(), 3, "{script}");
+    // A task of 40 repeats takes 40 times a minute to start, and little more.
+    let long = ["submit", "--dry-run", "--target", "h100-80gb", "--tasks", "1", "--repeats", "40"];
+    let script = text(output(&long).stdout);
+    assert_eq!(values(&script, "--time")[1], "0:41:00", "{script}");
 }
 
 #[test]
@@ -182,11 +191,37 @@ fn tasks_that_had_too_little_get_twice_as_much() {
     slurm.put("sacct", "printf '1_1|OUT_OF_MEMORY\\n1_2|TIMEOUT\\n1_2|CANCELLED by 0\\n2|FAILED\\n'");
     let output = slurm.submit(&[&file, "--dry-run"]);
     let text = said(&output);
-    assert!(text.contains("task 1_1 had too little memory: now its runs get 1280 MiB"), "{text}");
-    assert!(text.contains("task 1_2 had too little time: now its runs get 40 min"), "{text}");
+    assert!(text.contains("task 1_1 had too little memory: now its runs get at least 1280 MiB"), "{text}");
+    assert!(text.contains("task 1_2 had too little time: now its runs get at least 40 min"), "{text}");
     assert_eq!((values(&text, "--mem"), values(&text, "--time")), (vec!["1280M"; 2], vec!["0:40:00"; 2]));
-    // Its own wish wins.
-    assert_eq!(values(&slurm.script(&[&file, "--mem", "1GiB"]), "--mem"), ["1024M"; 2]);
+}
+
+/// The note on a shortage and the script agree.
+#[test]
+fn a_shortage_is_reported_with_the_request() {
+    let slurm = Slurm::new(COUNTING);
+    let file = slurm.0.experiment("tiny", 1);
+    // With known rates, the time is at least 10 minutes.
+    slurm.0.sweep(&[&file, "--memory", "1GiB", "--filter", "plain"]).ended_with(0);
+    slurm.submit(&[&file, "--mem", "640MiB", "--time", "3m"]);
+    slurm.put("sacct", "printf '1_1|OUT_OF_MEMORY\\n1_1|TIMEOUT\\n'");
+    let told = |args: &[&str], option: &str, value: &str, note: &str| {
+        let output = slurm.submit(&[&[file.as_str(), "--dry-run"], args].concat());
+        let text = said(&output);
+        assert!(text.contains(note), "{text}");
+        assert_eq!(values(&text, option), [value; 2], "{text}");
+    };
+    told(&[], "--time", "0:10:00", "task 1_1 had too little time: now its runs get at least 10 min");
+    // An explicit option overrides the doubled value.
+    told(&["--time", "5m"], "--time", "0:05:00", "too little time: now its runs get at least 5 min");
+    told(
+        &["--time", "2m"],
+        "--time",
+        "0:02:00",
+        "its runs get 2 min, not more than before: set more with --time",
+    );
+    told(&["--mem", "1GiB"], "--mem", "1024M", "too little memory: now its runs get at least 1 GiB");
+    told(&["--mem", "640MiB"], "--mem", "640M", "640 MiB, not more than before: set more with --mem");
 }
 
 #[test]
@@ -202,11 +237,15 @@ fn submissions_are_refused_with_a_reason() {
     refused(&["--set", "requires=\"cuda\""], 2, "`--target` plans for nodes with another device");
     refused(&["--signal", "KILL"], 2, "use USR1, USR2, TERM or INT");
     refused(&["--partition", "a\nb"], 2, "has a line break");
+    refused(&["--out", "a\\b"], 2, "has a backslash, which Slurm removes");
+    refused(&["--", "-A", "me"], 2, "write it as one word, such as --account=me");
     slurm.put(
         "sbatch",
         "[ \"$1\" = --version ] || { [[ $2 != --dep* ]] && echo 7; } || { echo 'invalid' >&2; exit 1; }",
     );
-    refused(&[], 1, "`scancel 7` ends those");
+    refused(&[], 1, "end those with `scancel 7`");
+    slurm.put("squeue", "echo 7");
+    refused(&[], 2, "jobs of an earlier submission are queued or run: 7");
     let slurm = Slurm::new(COUNTING);
     let file = slurm.0.experiment("tiny", 1);
     slurm.submit(&[&file]);

@@ -276,27 +276,27 @@ fn dry_run_prints_grid_and_writes_nothing() {
     assert!(grid.out.contains("cached") && grid.out.contains("4 to run"), "{}", grid.out);
 }
 
-/// The shares that `--only --dry-run` shows are those that are executed.
+/// The parts that `--only --dry-run` shows are those that are executed.
 #[test]
-fn dry_run_shows_the_share() {
+fn dry_run_shows_the_part() {
     let dir = TestFolder::new();
     let file = dir.experiment("tiny", 1);
-    let dry = |share: &str| dir.sweep(&[&file, "--only", share, "--dry-run"]).ended_with(0).out;
+    let dry = |part: &str| dir.sweep(&[&file, "--only", part, "--dry-run"]).ended_with(0).out;
     let left = |grid: &str| -> usize {
         let line = grid.lines().find(|line| line.ends_with(" to run")).unwrap();
         line.split(' ').next().unwrap().parse().unwrap()
     };
     let grids = ["1/4", "2/4", "3/4", "4/4"].map(dry);
     assert_eq!(grids.iter().map(|grid| left(grid)).sum::<usize>(), 6, "{grids:?}");
-    assert!(grids.iter().all(|grid| (1..=2).contains(&left(grid)) && grid.contains("in another share")));
-    assert!(grids[1].contains("(tiny.toml, share 2/4)"), "{}", grids[1]);
+    assert!(grids.iter().all(|grid| (1..=2).contains(&left(grid)) && grid.contains("in another part")));
+    assert!(grids[1].contains("(tiny.toml, part 2/4)"), "{}", grids[1]);
 
     dir.sweep(&[&file, "--only", "2/4"]).ended_with(0);
     assert_eq!(dir.results("tiny").len(), left(&grids[1]));
     assert_eq!((left(&dry("2/4")), left(&dry("1/4"))), (0, left(&grids[0])));
     assert_eq!(
         dry("1/1"),
-        dir.sweep(&[&file, "--dry-run"]).ended_with(0).out.replace("(tiny.toml)", "(tiny.toml, share 1/1)")
+        dir.sweep(&[&file, "--dry-run"]).ended_with(0).out.replace("(tiny.toml)", "(tiny.toml, part 1/1)")
     );
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::needs::Need;
-use crate::sweep::{all_jobs, share_numbers};
+use crate::sweep::{all_jobs, part_numbers};
 use plan::Plan;
 
 /// The default for the largest number of tasks.
@@ -53,9 +53,9 @@ pub(super) struct Group {
     pub(super) resources: Resources,
     /// The numbers of its runs.
     pub(super) runs: BTreeSet<usize>,
-    /// Number of shares.
+    /// Number of parts.
     pub(super) of: usize,
-    /// By the number of a share with missing repeats: their configurations and numbers.
+    /// By the number of a part with missing repeats: their configurations and numbers.
     pub(super) tasks: BTreeMap<usize, Vec<(String, usize)>>,
 }
 
@@ -83,7 +83,7 @@ fn group(plans: &[Plan], (cards, cpus): (usize, usize), needs: &[Need], requeste
         let own: Vec<&Need> = needs.iter().filter(|need| need.plan == index).collect();
         let runs: Vec<usize> = own.iter().map(|need| need.run).collect();
         let jobs = all_jobs(index, plan, &runs, 1..=plan.repeats.most(), None);
-        for (job, number) in jobs.iter().zip(share_numbers(plan, &jobs, of)) {
+        for (job, number) in jobs.iter().zip(part_numbers(plan, &jobs, of)) {
             let missing = own.iter().find(|need| need.run == job.run && need.missing.contains(&job.repeat));
             let Some(need) = missing else { continue };
             let configuration = plan.runs[job.run].configuration.clone();

@@ -12,6 +12,7 @@ use crate::failure::Failure;
 use crate::sweep::TIME_LIMIT;
 use base::regular;
 use base::temporary;
+use execute::KILLED;
 use results::{Row, Status};
 
 /// A submission, as it is stored beside its logs.
@@ -20,8 +21,8 @@ pub(super) struct Submission {
     /// Seconds since 1970.
     time: u64,
     arrays: Vec<Array>,
-    /// The job after the arrays.
-    last: String,
+    /// The job after the arrays. `None` if Slurm refused a job after it had accepted these arrays.
+    last: Option<String>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -44,8 +45,12 @@ pub(super) struct Shortage {
     pub(super) minutes: Option<u64>,
 }
 
+/// By the configuration and repeat of a run.
+pub(super) type Shortages = HashMap<(String, usize), Shortage>;
+
 impl Submission {
-    pub(super) fn new(time: u64, jobs: Vec<String>, last: String, groups: Vec<Group>) -> Submission {
+    /// `jobs` are the accepted arrays, of the first groups.
+    pub(super) fn new(time: u64, jobs: Vec<String>, last: Option<String>, groups: Vec<Group>) -> Submission {
         let array = |(job, group): (String, Group)| Array {
             job,
             mib: group.resources.mib,
@@ -56,7 +61,7 @@ impl Submission {
     }
 
     fn jobs(&self) -> impl Iterator<Item = &str> {
-        self.arrays.iter().map(|array| array.job.as_str()).chain([self.last.as_str()])
+        self.arrays.iter().map(|array| array.job.as_str()).chain(self.last.as_deref())
     }
 
     /// Writes the submission to the folder of logs.
@@ -65,7 +70,7 @@ impl Submission {
     /// The file cannot be written.
     pub(super) fn write(&self, folder: &Path) -> Result<(), Failure> {
         // Numbers of jobs start again when a scheduler loses its state.
-        let file = folder.join(format!("{}-{}.json", self.time, self.last));
+        let file = folder.join(format!("{}-{}.json", self.time, self.jobs().last().unwrap_or_default()));
         let write = |to: &mut std::io::BufWriter<&fs::File>| Ok(serde_json::to_writer_pretty(to, self)?);
         temporary::replace(&file, write)
             .map_err(|error| Failure::machine(format!("cannot write {}: {error}", file.display())))
@@ -111,18 +116,14 @@ pub(super) fn check_ended(submissions: &[Submission]) -> Result<(), Failure> {
 
 /// The shortage of the latest task of each configuration and repeat, by the scheduler's states and by the rows of unfinished
 /// runs.
-pub(super) fn shortages(submissions: &[Submission], rows: &[Row]) -> HashMap<(String, usize), Shortage> {
+pub(super) fn shortages(submissions: &[Submission], rows: &[Row]) -> Shortages {
     let ids: Vec<&str> =
         submissions.iter().flat_map(|one| &one.arrays).map(|array| array.job.as_str()).collect();
     let states = if ids.is_empty() { HashSet::new() } else { slurm::states(&ids) };
     from_states(submissions, rows, &states)
 }
 
-fn from_states(
-    submissions: &[Submission],
-    rows: &[Row],
-    states: &HashSet<(String, String)>,
-) -> HashMap<(String, usize), Shortage> {
+fn from_states(submissions: &[Submission], rows: &[Row], states: &HashSet<(String, String)>) -> Shortages {
     let rows: HashMap<(&str, usize), &Row> =
         rows.iter().map(|row| ((row.configuration.as_str(), row.repeat), row)).collect();
     let mut shortages = HashMap::new();
@@ -133,7 +134,7 @@ fn from_states(
             for run in runs {
                 let row = rows.get(&(run.0.as_str(), run.1));
                 let was_killed =
-                    row.is_some_and(|row| row.status == Status::Failed && row.message.contains("signal 9"));
+                    row.is_some_and(|row| row.status == Status::Failed && row.message.contains(KILLED));
                 let was_ended =
                     row.is_some_and(|row| row.status == Status::Interrupted && row.message == TIME_LIMIT);
                 let shortage = Shortage {
@@ -160,7 +161,7 @@ mod tests {
             (2, vec![("b".to_owned(), 1), ("c".to_owned(), 1)]),
         ]);
         let arrays = vec![Array { job: job.into(), mib: Some(mib), minutes: Some(10), tasks }];
-        Submission { time, arrays, last: "99".into() }
+        Submission { time, arrays, last: Some("99".into()) }
     }
 
     fn row(configuration: &str, status: Status, message: &str) -> Row {
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn states_of_tasks_tell_memory_from_time() {
+    fn task_states_distinguish_memory_from_time() {
         let states = [("12_1", "OUT_OF_MEMORY"), ("12_2", "TIMEOUT"), ("13_1", "TIMEOUT")];
         let states = states.map(|(task, state)| (task.to_owned(), state.to_owned())).into();
         let found = from_states(&[submission(1, "12", 512)], &[], &states);
@@ -187,8 +188,8 @@ mod tests {
     }
 
     #[test]
-    fn rows_tell_memory_from_time_without_states() {
-        let killed = row("a", Status::Failed, "killed by signal 9; the system may have run out of memory");
+    fn rows_distinguish_memory_from_time_without_states() {
+        let killed = row("a", Status::Failed, &format!("rank 1 {KILLED}; see log.txt"));
         let ended = row("b", Status::Interrupted, TIME_LIMIT);
         let own = row("c", Status::Oom, "");
         let found = from_states(&[submission(1, "12", 512)], &[killed, ended, own], &HashSet::new());

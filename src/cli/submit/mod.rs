@@ -7,6 +7,7 @@ mod needs;
 mod script;
 mod slurm;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -20,8 +21,8 @@ use super::output::{note, print_raw, say};
 use super::sweep::{distinct, duration};
 use base::units::Bytes;
 use device::DeviceKind;
-use groups::{Group, Requested};
-use history::{Shortage, Submission};
+use groups::{Group, Requested, Resources};
+use history::{Shortage, Shortages, Submission};
 use needs::Need;
 use plan::{Plan, Purpose};
 use results::{Row, Store};
@@ -108,10 +109,12 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
         say("every run has a result: there is nothing to submit");
         return Ok(ExitStatus::Complete);
     }
-    raise(&inputs.plans, &mut needs, &submissions, &rows);
+    let shortages = history::shortages(&submissions, &rows);
+    raise(&inputs.plans, &mut needs, &shortages);
     let repeats: usize = needs.iter().map(|need| need.missing.len()).sum();
     tell_unknown(&args, &inputs.plans, &needs);
     let groups = groups::of(&inputs.plans, needs, args.requested());
+    tell_shortages(&shortages, &groups);
     args.warn(&groups);
     let script = args.script(&inputs, &groups, repeats)?;
     if args.dry_run {
@@ -120,15 +123,25 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     }
     history::check_ended(&submissions)?;
     let (arrays, last) = slurm::submit(&script)?;
-    let tasks: usize = groups.iter().map(|group| group.tasks.len()).sum();
-    let (repeats, tasks) = (counted(repeats, "repeat"), counted(tasks, "task"));
-    say(&format!(
-        "submitted {repeats} as {tasks} of {}, then job {last}, which prints the tables; logs: {}",
-        arrays.join(", "),
-        logs.display()
-    ));
+    let refused = match &last {
+        Some(last) => {
+            let tasks: usize = groups.iter().map(|group| group.tasks.len()).sum();
+            let (repeats, tasks) = (counted(repeats, "repeat"), counted(tasks, "task"));
+            let (arrays, logs) = (arrays.join(", "), logs.display());
+            say(&format!(
+                "submitted {repeats} as {tasks} of {arrays}, then job {last}, which prints the tables; logs: {logs}"
+            ));
+            Ok(())
+        }
+        None => Err(Failure::machine(format!(
+            "Slurm refused a job after it had accepted others: see the message above\n = help: end those with `scancel {}`, or \
+             wait for them; then submit again",
+            arrays.join(" ")
+        ))),
+    };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    Submission::new(now, arrays, last, groups).write(&logs)?;
+    let written = Submission::new(now, arrays, last, groups).write(&logs);
+    Failure::collect([refused, written])?;
     Ok(ExitStatus::Complete)
 }
 
@@ -153,9 +166,7 @@ fn missing(args: &Args, inputs: &Inputs) -> Result<(Vec<Need>, Vec<Row>), Failur
 }
 
 /// Requests twice the memory or time of earlier tasks that had too little.
-fn raise(plans: &[Plan], needs: &mut [Need], submissions: &[Submission], rows: &[Row]) {
-    let shortages = history::shortages(submissions, rows);
-    let mut told: Vec<&Shortage> = Vec::new();
+fn raise(plans: &[Plan], needs: &mut [Need], shortages: &Shortages) {
     for need in needs {
         let configuration = &plans[need.plan].runs[need.run].configuration;
         for repeat in &need.missing {
@@ -163,24 +174,40 @@ fn raise(plans: &[Plan], needs: &mut [Need], submissions: &[Submission], rows: &
             let memory = shortage.mib.map(|mib| (2 * mib) << 20);
             need.memory = need.memory.max(memory.filter(|bytes| *bytes > 0));
             need.least_minutes = need.least_minutes.max(2 * shortage.minutes.unwrap_or(0));
-            if !told.iter().any(|known| known.task == shortage.task) {
-                told.push(shortage);
+        }
+    }
+}
+
+/// Notes on tasks that had too little memory or time, with the least that any of their runs gets now.
+fn tell_shortages(shortages: &Shortages, groups: &[Group]) {
+    let mut told: BTreeMap<(&str, &str), (u64, Option<u64>)> = BTreeMap::new();
+    for group in groups {
+        let Resources { mib, minutes, .. } = group.resources;
+        for run in group.tasks.values().flatten() {
+            let Some(Shortage { task, mib: had_mib, minutes: had_minutes }) = shortages.get(run) else {
+                continue;
+            };
+            for (what, had, now) in [("memory", had_mib, mib), ("time", had_minutes, minutes)] {
+                if let Some(had) = *had {
+                    let (_, least) = told.entry((task, what)).or_insert((had, now));
+                    // Unknown stays unknown.
+                    *least = least.zip(now).map(|(one, other)| one.min(other));
+                }
             }
         }
     }
-    let change = |least: u64, text: String, option: &str| match least {
-        0 => format!("set more with {option}"),
-        _ => format!("now its runs get {text}"),
-    };
-    for Shortage { task, mib, minutes } in told {
-        if let Some(mib) = mib {
-            let more = change(*mib, Bytes((2 * mib) << 20).exact(), "--mem");
-            note(&format!("task {task} had too little memory: {more}"));
-        }
-        if let Some(minutes) = minutes {
-            let more = change(*minutes, format!("{} min", 2 * minutes), "--time");
-            note(&format!("task {task} had too little time: {more}"));
-        }
+    for ((task, what), (had, now)) in told {
+        let text = |now: u64| match what {
+            "memory" => Bytes(now << 20).exact(),
+            _ => format!("{now} min"),
+        };
+        let option = if what == "memory" { "--mem" } else { "--time" };
+        let change = match now {
+            None => format!("set more with {option}"),
+            Some(now) if now > had => format!("now its runs get at least {}", text(now)),
+            Some(now) => format!("its runs get {}, not more than before: set more with {option}", text(now)),
+        };
+        note(&format!("task {task} had too little {what}: {change}"));
     }
 }
 

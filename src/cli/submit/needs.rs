@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use crate::sweep::training_seconds;
 use device::{DeviceKind, Target};
-use memory::Prediction;
-use plan::{DeviceRates, Plan, PlannedRun, RatesOrigin};
+use memory::{Prediction, StepWork};
+use plan::{DeviceRates, Plan, RatesOrigin};
 use results::Row;
 use spec::RunConfig;
 
@@ -78,7 +78,13 @@ pub(super) fn of_plan(
             cards: if is_on_card { config.ranks() } else { 0 },
             cpus: if is_on_card { config.ranks() * threads } else { plan.target.threads },
             memory: run.prediction.as_ref().map(|found| memory(config, found, &plan.target, done, own)),
-            seconds: seconds(plan, run, config, done, rates),
+            seconds: seconds(
+                config,
+                run.prediction.as_ref().map(|found| &found.work),
+                &plan.target,
+                done,
+                rates,
+            ),
             least_minutes: 0,
         })
     };
@@ -113,18 +119,53 @@ fn memory(config: &RunConfig, found: &Prediction, target: &Target, done: &[&Row]
 
 /// Seconds to request for a repeat: from measured steps, else from rates.
 fn seconds(
-    plan: &Plan,
-    run: &PlannedRun,
     config: &RunConfig,
+    work: Option<&StepWork>,
+    target: &Target,
     done: &[&Row],
     rates: &DeviceRates,
 ) -> Option<f64> {
     let measured = done.iter().filter_map(|row| row.step_ms_median).reduce(f64::max);
-    let estimated = || rates.step_ms(&run.prediction.as_ref()?.work, config, &plan.target).ok();
+    let estimated = || rates.step_ms(work?, config, target).ok();
     let factor = match (measured, rates.origin) {
         (None, RatesOrigin::DataSheet) => DATA_SHEET_FACTOR,
         _ => TIME_FACTOR,
     };
-    let start = if plan.target.kind == DeviceKind::Cuda { CARD_START } else { START };
+    let start = if target.kind == DeviceKind::Cuda { CARD_START } else { START };
     Some(start + factor * training_seconds(config, measured.or_else(estimated)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use execute::Measured;
+    use spec::Measure;
+
+    #[test]
+    fn time_has_a_margin_for_the_origin_of_its_rates() {
+        let config = RunConfig {
+            measure: Measure { warmup_steps: 10, steps: 90, ..Measure::default() },
+            evaluation: None,
+            ..testing::small()
+        };
+        let row = |ms: Option<f64>| Row {
+            measured: Measured { step_ms_median: ms, ..Measured::default() },
+            ..Row::default()
+        };
+        let rows = [row(Some(1e3)), row(Some(2e3)), row(None)];
+        let done: Vec<&Row> = rows.iter().collect();
+        // A step takes a second.
+        let work = StepWork { asked_bytes: 1000, ..StepWork::default() };
+        let from = |kind: DeviceKind, origin: RatesOrigin, done: &[&Row]| {
+            let rates = DeviceRates { seconds_per_asked_byte: 1e-3, origin, ..DeviceRates::default() };
+            seconds(&config, Some(&work), &Target { kind, ..testing::target() }, done, &rates)
+        };
+        let (runs, data_sheet) = (RatesOrigin::Runs(1), RatesOrigin::DataSheet);
+        assert_eq!(from(DeviceKind::Cpu, runs, &[]), Some(10.0 + 3.0 * 100.0));
+        assert_eq!(from(DeviceKind::Cuda, runs, &[]), Some(60.0 + 3.0 * 100.0));
+        assert_eq!(from(DeviceKind::Cuda, data_sheet, &[]), Some(60.0 + 10.0 * 100.0));
+        // The slowest repeat counts, whatever the rates.
+        assert_eq!(from(DeviceKind::Cuda, data_sheet, &done), Some(60.0 + 3.0 * 200.0));
+        assert_eq!(seconds(&config, None, &testing::target(), &[], &DeviceRates::default()), None);
+    }
 }

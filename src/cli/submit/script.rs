@@ -54,7 +54,7 @@ impl Script<'_> {
     /// The whole script. `last` are the options of the command of the last job.
     ///
     /// # Errors
-    /// A line break in a path or option.
+    /// A line break in a path or option, a backslash in the folder of logs, a word that is not an option.
     pub(super) fn text(&self, groups: &[Group], last: &[String]) -> Result<String, Failure> {
         let (folder, logs) = (self.folder.display().to_string(), self.logs.display().to_string());
         let mut words = vec![folder.as_str(), &logs, &self.title];
@@ -63,6 +63,11 @@ impl Script<'_> {
         if let Some(word) = words.iter().find(|word| word.contains('\n')) {
             return Err(Failure::input(format!(
                 "{word:?} has a line break, which a batch script cannot have"
+            )));
+        }
+        if logs.contains('\\') {
+            return Err(Failure::input(format!(
+                "{logs:?} has a backslash, which Slurm removes from the path of a log\n = help: choose another folder with --out"
             )));
         }
         let mut text = format!(
@@ -105,7 +110,9 @@ impl Script<'_> {
         let logs = self.logs.display().to_string().replace('%', "%%");
         let mut lines = vec![format!("--job-name={}", self.name)];
         lines.extend_from_slice(own);
-        lines.extend(self.partition.map(|partition| format!("--partition={partition}")));
+        if let Some(partition) = self.partition {
+            lines.push(directive(&format!("--partition={partition}"))?);
+        }
         lines.push(format!("--nodes=1 --ntasks=1 --cpus-per-task={cpus}"));
         lines.extend((cards > 0).then(|| format!("--gpus-per-task={cards}")));
         lines.extend(mib.map(|mib| format!("--mem={mib}M")));
@@ -121,16 +128,18 @@ impl Script<'_> {
     }
 }
 
-/// An option of `sbatch` as it reads it in a script.
+/// An option of `sbatch` as it reads it in a script: `\` escapes the next character, also in quotes.
 fn directive(option: &str) -> Result<String, Failure> {
-    if !option.contains(|c: char| c.is_whitespace() || c == '#') {
-        return Ok(option.to_owned());
+    let is_plain = |text: &str| quoted(text) == text;
+    let (name, value) = option.split_once('=').unwrap_or((option, "value"));
+    if !name.starts_with('-') || !is_plain(name) {
+        return Err(Failure::input(format!(
+            "{option:?} is not an option of sbatch with its value\n = help: write it as one word, such as --account=me"
+        )));
     }
-    match option.split_once('=') {
-        Some((name, value)) if !option.contains('"') => Ok(format!("{name}=\"{value}\"")),
-        _ => Err(Failure::input(format!(
-            "write the option of sbatch as --name=value, without quotes: {option}"
-        ))),
+    match is_plain(value) {
+        true => Ok(option.to_owned()),
+        false => Ok(format!("{name}=\"{}\"", value.replace('\\', r"\\").replace('"', r#"\""#))),
     }
 }
 
@@ -161,9 +170,22 @@ mod tests {
     }
 
     #[test]
-    fn options_with_blanks_are_quoted_for_sbatch() {
-        assert_eq!(directive("--comment=two words").unwrap(), "--comment=\"two words\"");
-        assert!(directive("--comment two").is_err() && directive("--comment=a \"b\"").is_err());
+    fn directives_quote_values_for_sbatch() {
+        let cases = [
+            ("--exclusive", "--exclusive"),
+            ("--gres=gpu:a100:1", "--gres=gpu:a100:1"),
+            ("--comment=two words", r#"--comment="two words""#),
+            ("--comment=o'neil #1", r#"--comment="o'neil #1""#),
+            (r"--comment=a\b", r#"--comment="a\\b""#),
+            (r#"--comment="a""#, r#"--comment="\"a\"""#),
+            ("--comment=", r#"--comment="""#),
+        ];
+        for (option, expected) in cases {
+            assert_eq!(directive(option).unwrap(), expected);
+        }
+        for wrong in ["me", "-A me", "--comment two", "--com\"ment=a"] {
+            assert!(directive(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -8,11 +8,12 @@ use super::script::{ARRAY, LAST};
 use crate::failure::Failure;
 use crate::output::mention;
 
-/// Runs a script that submits jobs. Returns the numbers of the arrays and of the last job.
+/// Runs a script that submits jobs. Returns the numbers of the accepted arrays and of the last job: `None` if Slurm refused
+/// it or an array before it.
 ///
 /// # Errors
-/// Slurm is absent, or refuses a job.
-pub(super) fn submit(script: &str) -> Result<(Vec<String>, String), Failure> {
+/// Slurm is absent, or refuses the first job.
+pub(super) fn submit(script: &str) -> Result<(Vec<String>, Option<String>), Failure> {
     if let Err(error) = Command::new("sbatch").arg("--version").stdout(Stdio::null()).status() {
         let reason = match error.kind() {
             ErrorKind::NotFound => "there is no `sbatch` on this machine".to_owned(),
@@ -41,17 +42,11 @@ pub(super) fn submit(script: &str) -> Result<(Vec<String>, String), Failure> {
     let numbers = |begin: &str| -> Vec<String> {
         text.lines().filter_map(|line| line.strip_prefix(begin)).map(str::to_owned).collect()
     };
-    let (arrays, last) = (numbers(ARRAY), numbers(LAST).pop());
-    match last {
-        Some(last) if output.status.success() => Ok((arrays, last)),
-        _ if arrays.is_empty() => Err(Failure::machine("no job was submitted: see the message above")),
-        _ => {
-            let arrays = arrays.join(" ");
-            Err(Failure::machine(format!(
-                "a job was refused after others were submitted: see the message above\n = help: `scancel {arrays}` ends those"
-            )))
-        }
+    let arrays = numbers(ARRAY);
+    if arrays.is_empty() {
+        return Err(Failure::machine("no job was submitted: see the message above"));
     }
+    Ok((arrays, numbers(LAST).pop().filter(|_| output.status.success())))
 }
 
 /// The lines that a command prints; none, with a message, if it fails.

@@ -1,4 +1,4 @@
-//! The time of a repeat: estimated from rates for limits, and by fixed rates for equal shares.
+//! The time of a repeat: estimated from rates for limits, and by fixed rates for equal parts.
 
 use device::DeviceKind;
 use memory::StepWork;
@@ -16,8 +16,8 @@ pub(crate) fn training_seconds(config: &RunConfig, step_ms: f64) -> f64 {
     step_ms / 1e3 * (config.steps() as f64 + evaluated)
 }
 
-/// The weight of a repeat in shares: its seconds at fixed rates of a processor or a card. Measured rates would change while
-/// tasks run, and the tasks of an array must agree on their shares.
+/// The weight of a repeat in parts: its seconds at fixed rates of a processor or a card. Measured rates would change while
+/// tasks run, and the tasks of an array must agree on their parts.
 pub(super) fn nominal_seconds(plan: &Plan, run: &PlannedRun) -> f64 {
     let (Ok(config), Some(prediction)) = (&run.config, &run.prediction) else { return 0.0 };
     let StepWork { tasks, .. } = &prediction.work;
@@ -33,4 +33,25 @@ pub(super) fn nominal_seconds(plan: &Plan, run: &PlannedRun) -> f64 {
         DeviceKind::Cuda => 20.0,
     };
     start + training_seconds(config, 1e3 * seconds.sum::<f64>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spec::{Evaluation, Measure};
+
+    #[test]
+    fn training_time_is_that_of_steps_and_evaluations() {
+        let mut config = RunConfig {
+            measure: Measure { warmup_steps: 10, steps: 90, ..Measure::default() },
+            evaluation: None,
+            ..testing::small()
+        };
+        assert_eq!(training_seconds(&config, 3e3), 300.0);
+        config.evaluation = Some(Evaluation { every: 30, batches: 5, ..Evaluation::default() });
+        // After steps 30, 60, 90 and 100.
+        assert_eq!(training_seconds(&config, 3e3), 300.0 + 4.0 * 5.0);
+        config.evaluation.as_mut().unwrap().batch_size = Some(2 * config.train.batch_size);
+        assert_eq!(training_seconds(&config, 3e3), 300.0 + 2.0 * 4.0 * 5.0);
+    }
 }

@@ -42,13 +42,13 @@ pub(super) fn show(args: &Args, plans: Vec<Plan>) -> Result<ExitStatus, Failure>
         }
         let lines = aligned::columns(&lines, 1).join("\n");
         let (experiment, file) = (&plan.experiment, plan.file.display());
-        let share = args.only.map(|share| format!(", share {share}")).unwrap_or_default();
-        output::show(&format!("\n{experiment} ({file}{share})\n{lines}\n{left} to run\n{earlier}"))?;
+        let part = args.only.map(|part| format!(", part {part}")).unwrap_or_default();
+        output::show(&format!("\n{experiment} ({file}{part})\n{lines}\n{left} to run\n{earlier}"))?;
     }
     Ok(ExitStatus::Complete)
 }
 
-/// The repeats of each run that this task executes: all, or with `--only` its share.
+/// The repeats of each run that this task executes: all, or with `--only` its part.
 fn own_repeats(args: &Args, plan: &Plan) -> HashMap<usize, Vec<usize>> {
     let runs: Vec<usize> = queue::distinct(&plan.runs, &args.filter).collect();
     let mut own: HashMap<usize, Vec<usize>> = HashMap::new();
@@ -100,7 +100,7 @@ fn state<'a>(
     }
     first_label.insert(&run.id, &run.strategy);
     if own.is_empty() {
-        return idle("in another share".into());
+        return idle("in another part".into());
     }
     let mut done = 0;
     for repeat in own {
@@ -115,7 +115,7 @@ fn state<'a>(
         notes.push(format!("{done} of {} cached", own.len()));
     }
     if own.len() < plan.repeats.most() {
-        notes.push(format!("{} of {} repeats in this share", own.len(), plan.repeats.most()));
+        notes.push(format!("{} of {} repeats in this part", own.len(), plan.repeats.most()));
     }
     let state = if left == 0 { "cached" } else { "to do" };
     let mut text =

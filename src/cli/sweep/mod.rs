@@ -7,9 +7,9 @@ mod events;
 mod free_memory;
 mod job;
 mod others;
+mod part;
 mod queue;
 mod report;
-mod share;
 mod signals;
 
 use std::collections::BTreeSet;
@@ -32,10 +32,10 @@ pub(super) use cost::training_seconds;
 use events::Events;
 use execute::DumpContents;
 pub(super) use job::{Job, TIME_LIMIT};
+pub(super) use part::Part;
 use plan::{Plan, Purpose};
-pub(super) use queue::{all as all_jobs, distinct, share_numbers};
+pub(super) use queue::{all as all_jobs, distinct, part_numbers};
 use results::{Dumps, Row, Status, Store};
-pub(super) use share::Share;
 use signals::Interrupt;
 pub(super) use signals::Signals;
 use spec::Repeats;
@@ -56,7 +56,7 @@ pub(super) struct Args {
     /// Execute only one of several parts of equal estimated time: 2/6 is the second of six; `auto`, or `auto/6`, is the part of
     /// this task in a scheduler's array
     #[arg(long, value_name = "I/N", conflicts_with_all = ["fresh", "dump", "save"])]
-    only: Option<Share>,
+    only: Option<Part>,
     /// Repeats per run [default: the experiment's `measure.repeats`]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repeats: Option<u32>,

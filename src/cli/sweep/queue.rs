@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use super::cost::nominal_seconds;
 use super::job::Job;
-use super::share::{self, Share};
+use super::part::{self, Part};
 use super::{Sweep, report};
 use crate::failure::Failure;
 use crate::filter::Filter;
@@ -25,7 +25,7 @@ pub(super) struct Queue {
 pub(super) fn fill(
     sweeps: &mut [Sweep],
     filter: &Filter,
-    share: Option<Share>,
+    part: Option<Part>,
     stage: usize,
 ) -> Result<Option<Queue>, Failure> {
     let mut queue = None;
@@ -36,7 +36,7 @@ pub(super) fn fill(
             Repeats::Until(until) if stage > 0 => unsettled(sweep, filter, until)?,
             _ => distinct(&sweep.plan.runs, filter).collect(),
         };
-        for job in all(index, &sweep.plan, &runs, rounds, share) {
+        for job in all(index, &sweep.plan, &runs, rounds, part) {
             let id = &sweep.plan.runs[job.run].id;
             if sweep.store.finished(id, job.repeat).map_err(Failure::input)?.is_some() {
                 *done += 1;
@@ -54,25 +54,25 @@ pub(crate) fn all(
     plan: &Plan,
     runs: &[usize],
     rounds: RangeInclusive<usize>,
-    share: Option<Share>,
+    part: Option<Part>,
 ) -> Vec<Job> {
     let in_round = |repeat: usize| {
         let order = statistics::order(repeat, runs.len()).into_iter();
         order.map(move |at| Job { sweep, run: runs[at], repeat })
     };
     let mut all: Vec<Job> = rounds.flat_map(in_round).collect();
-    if let Some(share) = share {
-        let mut numbers = share_numbers(plan, &all, share.of()).into_iter();
-        all.retain(|_| numbers.next() == Some(share.number()));
+    if let Some(part) = part {
+        let mut numbers = part_numbers(plan, &all, part.of()).into_iter();
+        all.retain(|_| numbers.next() == Some(part.number()));
     }
     all
 }
 
-/// The number of the share, from 1, of each of a plan's jobs.
-pub(crate) fn share_numbers(plan: &Plan, jobs: &[Job], of: usize) -> Vec<usize> {
+/// The number of the part, from 1, of each of a plan's jobs.
+pub(crate) fn part_numbers(plan: &Plan, jobs: &[Job], of: usize) -> Vec<usize> {
     let strategies: Vec<&str> = plan.runs.iter().map(|run| run.strategy.as_str()).collect();
     let seconds: Vec<f64> = plan.runs.iter().map(|run| nominal_seconds(plan, run)).collect();
-    share::numbers(&strategies, &seconds, jobs, of)
+    part::numbers(&strategies, &seconds, jobs, of)
 }
 
 /// The rounds between two looks at the results.

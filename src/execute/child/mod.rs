@@ -4,5 +4,5 @@ mod crash_log;
 mod process;
 mod protocol;
 
-pub use process::{Crash, Ending, Exit, LOG_FILE, run_children};
+pub use process::{Crash, Ending, Exit, KILLED, LOG_FILE, run_children};
 pub use protocol::{Message, Reporter, end_with_parent};

@@ -16,6 +16,9 @@ use crate::metrics::{Ended, Outcome};
 /// The file in a run's folder that holds what the child wrote to its standard error.
 pub const LOG_FILE: &str = "log.txt";
 
+/// In the message of a crash by signal 9, by which the system ends processes when memory is short.
+pub const KILLED: &str = "killed by signal 9; the system may have run out of memory";
+
 /// Interval at which the parent polls the child.
 const TICK: Duration = Duration::from_millis(20);
 
@@ -69,7 +72,7 @@ impl fmt::Display for Crash {
         match &self.exit {
             Exit::NotStarted(error) => write!(f, "could not be started: {error}")?,
             Exit::Code(code) => write!(f, "exited with code {code}")?,
-            Exit::Signal(9) => write!(f, "killed by signal 9; the system may have run out of memory")?,
+            Exit::Signal(libc::SIGKILL) => write!(f, "{KILLED}")?,
             Exit::Signal(signal) => write!(f, "killed by signal {signal}{}", signal_name(*signal))?,
             Exit::Unknown(error) => write!(f, "could not be waited for: {error}")?,
             Exit::Silent => write!(f, "exited without a result")?,
@@ -419,7 +422,7 @@ mod tests {
     #[test]
     fn crash_shows_the_signal_name() {
         let (ending, _) = run("kill -9 $$", None, &NOT_INTERRUPTED);
-        assert_eq!(crash(ending).to_string(), "killed by signal 9; the system may have run out of memory");
+        assert_eq!(crash(ending).to_string(), KILLED);
         let (ending, _) = run("kill -SEGV $$", None, &NOT_INTERRUPTED);
         assert_eq!(crash(ending).to_string(), "killed by signal 11 (segmentation fault)");
     }

@@ -5,78 +5,94 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::job::Job;
+use crate::check::counted;
 
 /// Task `number` (from 1) of `of` tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Share {
+pub(crate) struct Part {
     number: usize,
     of: usize,
 }
 
 /// The variables in which a scheduler describes a task of an array.
 struct Scheduler {
+    name: &'static str,
     id: &'static str,
-    /// The first number, or the variable that has it.
-    first: Result<usize, &'static str>,
-    last: Option<&'static str>,
-    step: Option<&'static str>,
+    /// The first number of an array whose number of tasks is written.
+    first: usize,
+    /// `None` if variables do not determine the number of tasks: LSF has those of the last number and of the step, but none of
+    /// the first number.
+    range: Option<Range>,
     /// The id of a job without an array.
     none: &'static str,
 }
 
+/// The variables of an array's first and last number and step.
+struct Range {
+    first: &'static str,
+    last: &'static str,
+    step: &'static str,
+    /// The number of tasks, of a scheduler whose arrays may have gaps.
+    count: Option<&'static str>,
+}
+
 const SCHEDULERS: [Scheduler; 5] = [
     Scheduler {
+        name: "Slurm",
         id: "SLURM_ARRAY_TASK_ID",
-        first: Err("SLURM_ARRAY_TASK_MIN"),
-        last: Some("SLURM_ARRAY_TASK_MAX"),
-        step: Some("SLURM_ARRAY_TASK_STEP"),
+        first: 1,
+        range: Some(Range {
+            first: "SLURM_ARRAY_TASK_MIN",
+            last: "SLURM_ARRAY_TASK_MAX",
+            step: "SLURM_ARRAY_TASK_STEP",
+            count: Some("SLURM_ARRAY_TASK_COUNT"),
+        }),
         none: "",
     },
-    Scheduler { id: "PBS_ARRAY_INDEX", first: Ok(1), last: None, step: None, none: "" },
+    Scheduler { name: "PBS", id: "PBS_ARRAY_INDEX", first: 1, range: None, none: "" },
+    Scheduler { name: "LSF", id: "LSB_JOBINDEX", first: 1, range: None, none: "0" },
     Scheduler {
-        id: "LSB_JOBINDEX",
-        first: Ok(1),
-        last: Some("LSB_JOBINDEX_END"),
-        step: Some("LSB_JOBINDEX_STEP"),
-        none: "0",
-    },
-    Scheduler {
+        name: "Grid Engine",
         id: "SGE_TASK_ID",
-        first: Err("SGE_TASK_FIRST"),
-        last: Some("SGE_TASK_LAST"),
-        step: Some("SGE_TASK_STEPSIZE"),
+        first: 1,
+        range: Some(Range {
+            first: "SGE_TASK_FIRST",
+            last: "SGE_TASK_LAST",
+            step: "SGE_TASK_STEPSIZE",
+            count: None,
+        }),
         none: "undefined",
     },
-    Scheduler { id: "JOB_COMPLETION_INDEX", first: Ok(0), last: None, step: None, none: "" },
+    Scheduler { name: "Kubernetes", id: "JOB_COMPLETION_INDEX", first: 0, range: None, none: "" },
 ];
 
-impl fmt::Display for Share {
+impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.number, self.of)
     }
 }
 
-impl FromStr for Share {
+impl FromStr for Part {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Share, String> {
+    fn from_str(text: &str) -> Result<Part, String> {
         let wrong = || {
             Err("use NUMBER/TASKS, such as 1/6 to 6/6; in a scheduler's array, `auto` or `auto/6`".to_owned())
         };
         let (number, of) = match text.split_once('/') {
-            None if text == "auto" => return Share::of_task(None, |name| std::env::var(name).ok()),
+            None if text == "auto" => return Part::of_task(None, |name| std::env::var(name).ok()),
             None => return wrong(),
             Some((number, of)) => (number, of.parse().ok().filter(|of| *of > 0)),
         };
         match (number, number.parse(), of) {
-            ("auto", _, Some(of)) => Share::of_task(Some(of), |name| std::env::var(name).ok()),
-            (_, Ok(number), Some(of)) if (1..=of).contains(&number) => Ok(Share { number, of }),
+            ("auto", _, Some(of)) => Part::of_task(Some(of), |name| std::env::var(name).ok()),
+            (_, Ok(number), Some(of)) if (1..=of).contains(&number) => Ok(Part { number, of }),
             _ => wrong(),
         }
     }
 }
 
-impl Share {
+impl Part {
     pub(crate) fn number(self) -> usize {
         self.number
     }
@@ -85,9 +101,9 @@ impl Share {
         self.of
     }
 
-    /// The share of this task of an array: of `of` tasks that are numbered from the scheduler's first number on, or of the
+    /// The part of this task of an array: of `of` tasks that are numbered from the scheduler's first number on, or of the
     /// whole array with any first number and stride.
-    fn of_task(of: Option<usize>, variable: impl Fn(&str) -> Option<String>) -> Result<Share, String> {
+    fn of_task(of: Option<usize>, variable: impl Fn(&str) -> Option<String>) -> Result<Part, String> {
         let found = SCHEDULERS.iter().find_map(|scheduler| {
             let id = variable(scheduler.id).filter(|id| !id.is_empty() && id != scheduler.none)?;
             Some((scheduler, id))
@@ -104,37 +120,57 @@ impl Share {
             number(name, &text)
         };
         let id = number(scheduler.id, &id)?;
-        let (first, step, of) = match (of, scheduler.last) {
-            (Some(of), _) => (scheduler.first.unwrap_or(1), 1, of),
+        let (first, step, of) = match (of, &scheduler.range) {
+            (Some(of), _) => (scheduler.first, 1, of),
+            (None, Some(range)) => range.read(read)?,
             (None, None) => {
-                let name = scheduler.id;
-                return Err(format!(
-                    "the scheduler of {name} does not tell the number of tasks: write auto/TASKS"
-                ));
-            }
-            (None, Some(last)) => {
-                let first = scheduler.first.or_else(read)?;
-                let step = scheduler.step.and_then(|step| read(step).ok()).unwrap_or(1).max(1);
-                (first, step, read(last)?.saturating_sub(first) / step + 1)
+                let name = scheduler.name;
+                return Err(format!("{name} has no variable for the number of tasks: write auto/TASKS"));
             }
         };
-        let number =
-            id.checked_sub(first).filter(|past| past.is_multiple_of(step)).map(|past| past / step + 1);
-        match number {
-            Some(number) if number <= of => Ok(Share { number, of }),
-            _ => Err(format!(
-                "{} is {id}, outside an array of {of} tasks from {first} on: number the tasks from {first} to {}",
+        let past = id.checked_sub(first).filter(|past| past.is_multiple_of(step));
+        match past.map(|past| past / step).filter(|index| *index < of) {
+            Some(index) => Ok(Part { number: index + 1, of }),
+            None => Err(format!(
+                "{} is {id}, outside an array of {} from {first} on: number the tasks from {first} to {}",
                 scheduler.id,
+                counted(of, "task"),
                 first + (of - 1) * step
             )),
         }
     }
 }
 
-/// The number of the share, from 1, of each job of an experiment, by the estimated seconds of each run. Shares take equal time,
+impl Range {
+    /// The first number, the step and the number of tasks of an array without gaps.
+    fn read(
+        &self,
+        variable: impl Fn(&str) -> Result<usize, String>,
+    ) -> Result<(usize, usize, usize), String> {
+        let (first, last) = (variable(self.first)?, variable(self.last)?);
+        let step = variable(self.step)?;
+        let past = last.checked_sub(first).and_then(|past| past.checked_div(step));
+        let Some(of) = past.and_then(|past| past.checked_add(1)) else {
+            return Err(format!(
+                "there is no array from {first} to {last} with step {step}: write auto/TASKS"
+            ));
+        };
+        let Some(name) = self.count else { return Ok((first, step, of)) };
+        match variable(name)? {
+            count if count == of => Ok((first, step, of)),
+            count => Err(format!(
+                "{name} is {count}, but {} from {first} to {last} with step {step}: use an array without gaps, or write \
+                 auto/TASKS",
+                counted(of, "task")
+            )),
+        }
+    }
+}
+
+/// The number of the part, from 1, of each job of an experiment, by the estimated seconds of each run. Parts take equal time,
 /// to within half a job at each end. The jobs that are compared with each other, one point of the sweep in one round, stay
-/// together except at a share's end, so that one process measures nearly all of them in turns. Existing results do not change
-/// the shares. `strategies` are those of the plan's runs.
+/// together except at a part's end, so that one process measures nearly all of them in turns. Existing results do not change
+/// the parts. `strategies` are those of the plan's runs.
 pub(super) fn numbers(strategies: &[&str], seconds: &[f64], jobs: &[Job], of: usize) -> Vec<usize> {
     let points = points(strategies);
     let mut places: Vec<usize> = (0..jobs.len()).collect();
@@ -143,9 +179,9 @@ pub(super) fn numbers(strategies: &[&str], seconds: &[f64], jobs: &[Job], of: us
     let (mut numbers, mut before) = (vec![1; jobs.len()], 0.0);
     for at in places {
         let own = seconds[jobs[at].run];
-        // Its middle is in its share.
-        numbers[at] = 1 + ((before + own / 2.0) / total * of as f64).max(0.0) as usize;
-        numbers[at] = numbers[at].min(of);
+        // Its middle is in its part.
+        let number = ((before + own / 2.0) / total * of as f64).max(0.0) as usize;
+        numbers[at] = number.min(of - 1) + 1;
         before += own;
     }
     numbers
@@ -199,13 +235,13 @@ mod tests {
     }
 
     #[test]
-    fn shares_take_equal_time() {
+    fn parts_take_equal_time() {
         let (runs, seconds) = (runs(1, 4), [10.0, 1.0, 1.0, 8.0]);
         let numbers = numbers(&runs, &seconds, &jobs(4, 1), 2);
         assert_eq!(numbers, [1, 2, 2, 2]);
     }
 
-    /// Jobs that are compared stay in one share wherever the numbers allow it.
+    /// Jobs that are compared stay in one part wherever the numbers allow it.
     #[test]
     fn a_round_of_a_point_stays_together() {
         let (runs, all) = (runs(2, 3), jobs(6, 4));
@@ -219,10 +255,10 @@ mod tests {
     }
 
     #[test]
-    fn a_written_share_has_number_and_tasks() {
-        assert_eq!("2/6".parse(), Ok(Share { number: 2, of: 6 }));
+    fn a_written_part_has_number_and_tasks() {
+        assert_eq!("2/6".parse(), Ok(Part { number: 2, of: 6 }));
         for text in ["0/6", "7/6", "6", "a/b", "-1/2", "1/0", "auto/0", "slurm"] {
-            assert!(text.parse::<Share>().is_err(), "{text}");
+            assert!(text.parse::<Part>().is_err(), "{text}");
         }
     }
 
@@ -230,28 +266,56 @@ mod tests {
         let variable = |name: &str| {
             variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
         };
-        Share::of_task(of, variable).map(|Share { number, of }| (number, of))
+        Part::of_task(of, variable).map(|Part { number, of }| (number, of))
     }
 
     #[test]
     fn a_task_takes_the_number_that_its_scheduler_sets() {
-        let slurm = |id| {
-            [
-                ("SLURM_ARRAY_TASK_ID", id),
-                ("SLURM_ARRAY_TASK_MIN", "10"),
-                ("SLURM_ARRAY_TASK_MAX", "14"),
-                ("SLURM_ARRAY_TASK_STEP", "2"),
-            ]
-        };
-        assert_eq!(task(None, &slurm("14")), Ok((3, 3)));
-        assert!(
-            task(None, &slurm("9")).is_err()
-                && task(None, &slurm("11")).is_err()
-                && task(None, &slurm("16")).is_err()
-        );
-        let sge = [("SGE_TASK_ID", "3"), ("SGE_TASK_FIRST", "1"), ("SGE_TASK_LAST", "4")];
+        assert_eq!(task(None, &slurm("14", "10", "14", "2", "3")), Ok((3, 3)));
+        for id in ["9", "11", "16"] {
+            assert!(task(None, &slurm(id, "10", "14", "2", "3")).is_err(), "{id}");
+        }
+        let sge = [
+            ("SGE_TASK_ID", "3"),
+            ("SGE_TASK_FIRST", "1"),
+            ("SGE_TASK_LAST", "4"),
+            ("SGE_TASK_STEPSIZE", "1"),
+        ];
         assert_eq!(task(None, &sge), Ok((3, 4)));
-        assert_eq!(task(None, &[("LSB_JOBINDEX", "2"), ("LSB_JOBINDEX_END", "5")]), Ok((2, 5)));
+        let only = slurm("8", "7", "7", "1", "1");
+        assert!(task(None, &only).unwrap_err().contains("an array of 1 task from 7 on"));
+    }
+
+    fn slurm<'a>(
+        id: &'a str,
+        first: &'a str,
+        last: &'a str,
+        step: &'a str,
+        count: &'a str,
+    ) -> [(&'static str, &'a str); 5] {
+        [
+            ("SLURM_ARRAY_TASK_ID", id),
+            ("SLURM_ARRAY_TASK_MIN", first),
+            ("SLURM_ARRAY_TASK_MAX", last),
+            ("SLURM_ARRAY_TASK_STEP", step),
+            ("SLURM_ARRAY_TASK_COUNT", count),
+        ]
+    }
+
+    /// Otherwise parts would be missing without a message.
+    #[test]
+    fn an_array_of_unknown_size_needs_the_number_of_tasks() {
+        let gaps = task(None, &slurm("7", "1", "7", "1", "2")).unwrap_err();
+        assert!(gaps.contains("SLURM_ARRAY_TASK_COUNT is 2, but 7 tasks from 1 to 7"), "{gaps}");
+        let huge = &usize::MAX.to_string();
+        for (first, last, step) in [("1", "7", "x"), ("1", "7", "0"), ("7", "1", "1"), ("0", huge, "1")] {
+            assert!(task(None, &slurm("7", first, last, step, "7")).is_err(), "{first}-{last}:{step}");
+        }
+        // An array may begin at another number than 1.
+        let lsf = [("LSB_JOBINDEX", "4"), ("LSB_JOBINDEX_END", "5"), ("LSB_JOBINDEX_STEP", "1")];
+        let unknown = task(None, &lsf).unwrap_err();
+        assert_eq!(unknown, "LSF has no variable for the number of tasks: write auto/TASKS");
+        assert_eq!(task(Some(6), &lsf), Ok((4, 6)));
     }
 
     #[test]
@@ -261,11 +325,9 @@ mod tests {
             [("SLURM_ARRAY_TASK_ID", "7"), ("SLURM_ARRAY_TASK_MIN", "3"), ("SLURM_ARRAY_TASK_MAX", "7")];
         assert_eq!(task(Some(12), &slurm), Ok((7, 12)));
         assert_eq!(task(Some(4), &[("PBS_ARRAY_INDEX", "4")]), Ok((4, 4)));
-        assert_eq!(task(Some(4), &[("JOB_COMPLETION_INDEX", "0")]), Ok((1, 4)));
+        assert_eq!(task(Some(usize::MAX), &[("JOB_COMPLETION_INDEX", "0")]), Ok((1, usize::MAX)));
         let zero = task(Some(4), &[("PBS_ARRAY_INDEX", "0")]).unwrap_err();
         assert!(zero.contains("number the tasks from 1 to 4"), "{zero}");
-        let unknown = task(None, &[("PBS_ARRAY_INDEX", "2")]).unwrap_err();
-        assert!(unknown.contains("write auto/TASKS"), "{unknown}");
         for none in [&[][..], &[("SGE_TASK_ID", "undefined")], &[("LSB_JOBINDEX", "0")]] {
             assert!(task(Some(4), none).unwrap_err().contains("not a task of an array"), "{none:?}");
         }
