@@ -198,6 +198,25 @@ fn corrupt_result_is_reported_and_replaced() {
 }
 
 #[test]
+fn run_in_wrong_folder_is_reported() {
+    // In the group of another run, and one level too high.
+    for wrong in ["test/1b/0a00", "test/0a00"] {
+        let out = tempfile::tempdir().unwrap();
+        let mut store = store(out.path());
+        for run_id in ["0a00", "1b00"] {
+            commit(&mut store, &row(run_id, 1, Status::Ok));
+        }
+        // A folder of the user's, without results.
+        fs::create_dir(out.path().join("test/1b/00")).unwrap();
+        let (wrong, place) = (out.path().join(wrong), out.path().join("test/0a/0a00"));
+        fs::rename(&place, &wrong).unwrap();
+        let (found, place) = (wrong.display(), place.display());
+        let error = store.all().unwrap_err().to_string();
+        assert_eq!(error, format!("{found} holds results where no sweep looks for them: move it to {place}"));
+    }
+}
+
+#[test]
 fn forget_removes_all_repeats_of_one_run() {
     let out = tempfile::tempdir().unwrap();
     let mut store = store(out.path());
