@@ -6,6 +6,7 @@ use crate::Status;
 use base::temporary::TemporaryFile;
 use base::units::Bytes;
 use device::{DeviceKind, Target};
+use plan::PlannedRun;
 use spec::*;
 
 fn row(run_id: &str, repeat: usize, status: Status) -> Row {
@@ -214,6 +215,20 @@ fn run_in_wrong_folder_is_reported() {
         let error = store.all().unwrap_err().to_string();
         assert_eq!(error, format!("{found} holds results where no sweep looks for them: move it to {place}"));
     }
+}
+
+#[test]
+fn damaged_list_of_expected_runs_is_reported() {
+    let out = tempfile::tempdir().unwrap();
+    let store = store(out.path());
+    let file = out.path().join("test/expected-0.json");
+    fs::write(&file, "{}").unwrap();
+    let error = store.expected().unwrap_err().to_string();
+    let expected = format!("{} is not a list of expected runs: missing field", file.display());
+    assert!(
+        error.starts_with(&expected) && error.ends_with(": remove it, and the next sweep writes it again"),
+        "{error}"
+    );
 }
 
 #[test]
