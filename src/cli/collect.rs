@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use super::check::counted;
 use super::failure::{ExitStatus, Failure};
 use super::output::{self, note, say};
 use results::{Collected, csv};
@@ -19,9 +20,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
-    let Collected { rows, copies, again } = results::collect(&args.folders).map_err(Failure::input)?;
-    let counted =
-        |count: usize, one: &str, many: &str| format!("{count} {}", if count == 1 { one } else { many });
+    let Collected { rows, copies, remeasured } = results::collect(&args.folders).map_err(Failure::input)?;
     if let Some(out) = &args.out {
         csv::write_file(out, &rows, &[]).map_err(Failure::machine)?;
         let distinct =
@@ -29,9 +28,9 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         say(&format!(
             "wrote {}: {} of {} on {}",
             out.display(),
-            counted(rows.len(), "row", "rows"),
-            counted(distinct(|row| &row.experiment), "experiment", "experiments"),
-            counted(distinct(|row| &row.device), "device", "devices"),
+            counted(rows.len(), "row"),
+            counted(distinct(|row| &row.experiment), "experiment"),
+            counted(distinct(|row| &row.device), "device"),
         ));
     } else {
         let mut text = Vec::new();
@@ -40,14 +39,14 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     }
     if copies > 0 {
         note(&format!(
-            "{} in several folders: the table holds each once",
-            counted(copies, "result is", "results are")
+            "several folders hold the same {}: the table holds each once",
+            counted(copies, "result")
         ));
     }
-    if again > 0 {
+    if remeasured > 0 {
         note(&format!(
-            "{} measured in several folders on equal targets: the table holds each measurement",
-            counted(again, "repeat was", "repeats were")
+            "{} of repeats on equal targets: the table holds each",
+            counted(remeasured, "further measurement")
         ));
     }
     Ok(ExitStatus::Complete)

@@ -102,8 +102,7 @@ fn line(pair: &Pair<'_>, tolerated: Tolerated) -> Result<([String; 7], bool), Co
     if pair.new.is_empty() {
         (exceeds, verdicts) = (true, vec!["missing".to_owned()]);
     } else if ok(&pair.old) && !ok(&pair.new) {
-        let status =
-            pair.new.first().map_or_else(String::new, |row| format!("{:?}", row.status).to_lowercase());
+        let status = pair.new.first().map_or_else(String::new, |row| row.status.to_string());
         (exceeds, verdicts) = (true, vec![format!("status {status}")]);
     }
     let [old_peak, new_peak] = [&pair.old, &pair.new].map(|rows| peak(rows));

@@ -9,12 +9,12 @@ use super::{ExpectedRun, Row};
 /// The results of several folders.
 #[derive(Debug, Default)]
 pub struct Collected {
-    /// By experiment, in the order of its runs in the first folder.
+    /// By experiment, in the order of its runs in the first folder, with skipped runs.
     pub rows: Vec<Row>,
     /// Results that several folders have, and are in the table once.
     pub copies: usize,
     /// Repeats that were measured several times on equal targets. Each is a row.
-    pub again: usize,
+    pub remeasured: usize,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +41,7 @@ struct Found {
 type Repeats = BTreeMap<(String, usize), Vec<Found>>;
 
 /// Merges all results of these folders, on any target. Runs on different targets have different ids. Labels are those of the
-/// first folder's experiment, as at its last sweep.
+/// first folder whose sweeps planned the run, as at its last sweep.
 ///
 /// # Errors
 ///
@@ -88,25 +88,23 @@ impl Collected {
             for found in known.iter() {
                 check(found, &new, stores)?;
             }
-            self.again += 1;
+            self.remeasured += 1;
             known.push(new);
         }
         Ok(())
     }
 }
 
-/// Checks that two measurements of a repeat agree in all that is deterministic.
+/// Checks that two measurements of a repeat agree in all that is deterministic. Versions of the program may differ in memory.
 fn check(one: &Found, other: &Found, stores: &[Store]) -> Result<(), CollectError> {
-    let same_program = one.row.version == other.row.version
-        && one.row.instruction_set == other.row.instruction_set
-        && !one.row.digest.is_empty()
-        && !other.row.digest.is_empty();
-    let status = |found: &Found| format!("{:?}", found.row.status).to_lowercase();
+    let same_program =
+        one.row.version == other.row.version && one.row.instruction_set == other.row.instruction_set;
+    let have_digests = !one.row.digest.is_empty() && !other.row.digest.is_empty();
     let differing = if one.row.configuration != other.row.configuration {
         Some(("configuration", one.row.configuration.clone(), other.row.configuration.clone()))
-    } else if one.row.status != other.row.status {
-        Some(("status", status(one), status(other)))
-    } else if same_program && one.row.digest != other.row.digest {
+    } else if same_program && one.row.status != other.row.status {
+        Some(("status", one.row.status.to_string(), other.row.status.to_string()))
+    } else if same_program && have_digests && one.row.digest != other.row.digest {
         Some(("digest", one.row.digest.clone(), other.row.digest.clone()))
     } else {
         None
@@ -123,24 +121,30 @@ fn check(one: &Found, other: &Found, stores: &[Store]) -> Result<(), CollectErro
     }
 }
 
-/// The rows of an experiment: those of expected runs with the labels and in the order of the lists, then the others.
-fn in_order(experiment: &str, found: Repeats, expected: &[Expected]) -> Vec<Row> {
-    let mut labels: HashMap<&str, Vec<(usize, &ExpectedRun)>> = HashMap::new();
-    for list in expected {
+/// The rows of an experiment: those of expected runs with the labels and at the positions of the first list that holds the
+/// run, then the others.
+fn in_order(experiment: &str, found: Repeats, lists: &[Expected]) -> Vec<Row> {
+    // By run id and by configuration.
+    let mut first_list: HashMap<&str, usize> = HashMap::new();
+    let mut labels: HashMap<&str, Vec<(usize, usize, &ExpectedRun)>> = HashMap::new();
+    let mut rows = Vec::new();
+    for (number, list) in lists.iter().enumerate() {
         for (at, run) in list.runs.iter().enumerate() {
-            let labels = labels.entry(&run.run_id).or_default();
-            if !labels.iter().any(|(_, known)| *known == run) {
-                labels.push((at, run));
+            let mut is_first = |key| *first_list.entry(key).or_insert(number) == number;
+            if let Some(row) = run.skipped.as_deref().filter(|_| is_first(&run.run_id)) {
+                rows.push(((at, number, false), Row { experiment: experiment.to_owned(), ..row.clone() }));
+            }
+            if is_first(&run.configuration) {
+                labels.entry(&run.configuration).or_default().push((at, number, run));
             }
         }
     }
-    let mut rows = Vec::new();
     for Found { row, .. } in found.into_values().flatten() {
-        let row = Row { experiment: experiment.to_owned(), ..row };
-        match labels.get(row.run_id.as_str()) {
-            None => rows.push((usize::MAX, row)),
-            Some(labels) => rows.extend(labels.iter().map(|(at, run)| {
-                (*at, Row { strategy: run.strategy.clone(), axes: run.axes.clone(), ..row.clone() })
+        match labels.get(row.configuration.as_str()) {
+            None => rows.push(((usize::MAX, 0, false), Row { experiment: experiment.to_owned(), ..row })),
+            Some(labels) => rows.extend(labels.iter().map(|&(at, number, run)| {
+                let is_elsewhere = row.run_id != run.run_id;
+                ((at, number, is_elsewhere), lists[number].labelled(experiment, run, row.clone()))
             })),
         }
     }

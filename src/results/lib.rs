@@ -22,6 +22,5 @@ pub use rows::{measured_row, planned_row, predicted_row};
 pub use settings::Settings;
 pub use speeds::learned;
 pub use store::{
-    Claim, Claimant, Committed, Dumps, Expected, ExpectedRun, PrivateFolder, Store, StoreError, experiments,
-    run_folder,
+    Claim, Committed, Dumps, Expected, ExpectedRun, PrivateFolder, Store, StoreError, experiments, run_folder,
 };

@@ -1,5 +1,6 @@
 //! The result of one repeat of a run.
 
+use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,13 @@ impl Status {
     /// Whether the next sweep keeps the result; others are retried.
     pub fn is_final(self) -> bool {
         matches!(self, Status::Ok | Status::Oom | Status::Diverged | Status::Skipped)
+    }
+}
+
+/// The name as in results: `oom`.
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
 }
 

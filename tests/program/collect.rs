@@ -53,9 +53,42 @@ fn same_runs_on_different_targets_are_told_apart() {
     let compared = dir.runner(&["compare", "all.csv"]);
     let compared = String::from_utf8(compared.stdout).unwrap();
     assert!(compared.contains("limited to 4 MiB") && compared.contains("limited to 5 MiB"), "{compared}");
+}
+
+#[test]
+fn labels_are_those_of_the_last_sweep_of_the_first_folder() {
+    let dir = TestFolder::new();
+    let file = dir.experiment("tiny", 1);
+    let text = fs::read_to_string(dir.path(&file)).unwrap();
+    let sweep =
+        |out, memory| dir.sweep(&[&file, "--out", out, "--memory", memory, "--repeats", "1"]).ended_with(0);
+    sweep("one", "4MiB");
+    sweep("two", "5MiB");
+    copy(&dir, "one", "old");
+    let edited = text
+        .replace("[strategies.plain]", "[strategies.renamed]")
+        .replace(
+            "[strategies.again]",
+            "[strategies.again]\nupdate = \"in_backward\"\nsweep.accumulate = [1, 2]",
+        )
+        .replace("name = \"tiny\"", "name = \"tiny\"\nbaseline = \"recompute\"");
+    dir.write(&file, edited);
+    sweep("one", "4MiB");
+    let table = dir.rows("one/tiny.csv");
+    assert!(table.iter().any(|row| row.status == Status::Skipped) && table[0].strategy == "renamed");
+    assert!(table.iter().all(|row| row.baseline == "recompute"));
+
     // The table of one folder is the sweep's, and standard output has it as well.
-    assert_eq!(collect(&dir, &["one"]).0, dir.rows("one/tiny.csv"));
+    assert_eq!(collect(&dir, &["one"]).0, table);
     assert_eq!(dir.runner(&["collect", "one"]).stdout, fs::read(dir.path("all.csv")).unwrap());
+    // A folder with older labels adds nothing; results of another target get the new ones.
+    assert_eq!(collect(&dir, &["one", "old"]).0, table);
+    let (rows, _) = collect(&dir, &["one", "two"]);
+    let labels: Vec<&str> = rows.iter().map(|row| row.strategy.as_str()).collect();
+    let expected = ["renamed", "renamed", "recompute", "recompute", "accumulate", "accumulate"];
+    assert_eq!(labels[..6], expected);
+    assert_eq!(labels[6..], ["again/accumulate=1", "again/accumulate=2"]);
+    assert!(rows.iter().all(|row| row.baseline == "recompute"));
 }
 
 #[test]
@@ -67,7 +100,7 @@ fn results_in_several_folders_are_merged() {
     copy(&dir, "one", "copy");
     let (rows, said) = collect(&dir, &["one", "copy"]);
     assert_eq!(rows, collect(&dir, &["one"]).0, "each once");
-    assert!(said.contains("3 results are in several folders: the table holds each once"), "{said}");
+    assert!(said.contains("several folders hold the same 3 results: the table holds each once"), "{said}");
 
     // A failure gives way to a result, in either order.
     change(&dir, "copy", "plain", "status", "failed");
@@ -80,7 +113,10 @@ fn results_in_several_folders_are_merged() {
     let (rows, said) = collect(&dir, &["one", "two"]);
     assert_eq!(rows.len(), 8);
     assert_eq!(rows.iter().map(|row| &row.sweep).collect::<BTreeSet<_>>().len(), 2);
-    assert!(said.contains("3 repeats were measured in several folders on equal targets"), "{said}");
+    assert!(
+        said.contains("3 further measurements of repeats on equal targets: the table holds each"),
+        "{said}"
+    );
     let compared = dir.runner(&["compare", "all.csv"]);
     let compared = String::from_utf8(compared.stdout).unwrap();
     assert!(compared.contains("2 repeats"), "{compared}");
@@ -101,5 +137,10 @@ fn contradicting_results_are_refused() {
         assert!(refused.err.contains(&said) && refused.err.contains(value), "{}", refused.err);
         assert!(refused.err.contains(&one) && refused.err.contains(&two), "{}", refused.err);
         assert!(!dir.path("all.csv").exists());
+        // Another version of the program may need other memory, or compute other parameters.
+        change(&dir, "two", "plain", "version", "0.0.1");
+        if column != "configuration" {
+            assert_eq!(collect(&dir, &["one", "two"]).0.len(), 2, "{column}");
+        }
     }
 }

@@ -40,7 +40,7 @@ fn missing_runs_are_those_that_the_sweep_expects() {
     dir.write(&file, edited);
     let planned = status(&dir, &[&file, "--device", "cpu"]);
     assert!(planned.starts_with("tiny (results): 0 of 6 repeats done, 6 missing"), "{planned}");
-    assert!(planned.contains("6 more results of other runs"), "{planned}");
+    assert!(planned.contains("; 6 further results"), "{planned}");
 }
 
 #[test]
@@ -75,6 +75,48 @@ fn running_sweep_is_shown_with_its_process_and_killed_sweep_as_stopped() {
     fs::write(format!("{elsewhere}/claim.json"), claim.replace(host.trim(), "node7")).unwrap();
     let unchecked = status(&dir, &["results"]);
     assert!(unchecked.contains("node7, process ") && unchecked.contains("not checked"), "{unchecked}");
+
+    // A second claim on the repeat, with a damaged file.
+    let copy = elsewhere.replace(random, "0123456789abcde0");
+    fs::create_dir(&copy).unwrap();
+    let damaged = r#"{ "host": "node8\n", "process": 1, "job": null, "since": 18446744073709551615 }"#;
+    fs::write(format!("{copy}/claim.json"), damaged).unwrap();
+    let both = status(&dir, &["results"]);
+    assert!(both.starts_with("slow (results): 0 of 6 repeats done, 1 running, 5 missing"), "{both}");
+    assert!(both.contains("node7, process ") && both.contains("node8␊, process 1, for 0 s"), "{both}");
+}
+
+#[test]
+fn claim_of_lost_node_ends_with_the_result_of_its_repeat() {
+    let dir = TestFolder::new();
+    let file = dir.experiment("tiny", 1);
+    dir.sweep(&[&file]).ended_with(0);
+    let result = dir.find("results/tiny/*/*/1").remove(0);
+    let lost = result.with_file_name(format!(".1.runner-{}-{}", "f".repeat(32), "0".repeat(16)));
+    fs::create_dir(&lost).unwrap();
+    fs::write(lost.join("claim.json"), r#"{ "host": "node7", "process": 1, "job": null, "since": 0 }"#)
+        .unwrap();
+    assert_eq!(status(&dir, &["results"]), "tiny (results): 6 of 6 repeats done");
+    // Without a result, its process may run.
+    fs::remove_dir_all(result).unwrap();
+    let unchecked = status(&dir, &["results"]);
+    assert!(unchecked.starts_with("tiny (results): 5 of 6 repeats done, 1 running "), "{unchecked}");
+}
+
+#[test]
+fn runs_of_several_targets_are_shown_with_their_target() {
+    let dir = TestFolder::new();
+    let file = dir.experiment("tiny", 1);
+    for memory in ["4MiB", "5MiB"] {
+        dir.sweep(&[&file, "--memory", memory, "--filter", "plain"]).ended_with(0);
+    }
+    let both = status(&dir, &["results"]);
+    assert!(both.starts_with("tiny (results): 4 of 12 repeats done, 8 missing"), "{both}");
+    for memory in ["4.00 MiB", "5.00 MiB"] {
+        let line = format!(" limited to {memory} 2 repeats");
+        assert_eq!(both.matches(&line).count(), 2, "{both}");
+    }
+    assert!(both.contains(" missing recompute on "), "{both}");
 }
 
 #[test]
@@ -104,9 +146,9 @@ fn long_lists_are_cut_unless_all_is_requested() {
 fn watch_ends_with_the_sweep() {
     let dir = TestFolder::new();
     let file = dir.experiment("tiny", 50);
-    let sweep = dir.start(&[&file]);
-    wait_for("the first files", || !dir.find("results/tiny/expected-*").is_empty());
+    fs::create_dir_all(dir.path("results/.slurm")).unwrap();
     let watch = piped(dir.program(&["status", "results", "--watch=50ms"]));
+    let sweep = dir.start(&[&file]);
     Sweep::of(sweep.wait_with_output().unwrap()).ended_with(0);
     let shown = Sweep::of(watch.wait_with_output().unwrap()).ended_with(0).out;
     assert!(shown.ends_with("tiny (results): 6 of 6 repeats done\n"), "{shown}");
@@ -115,9 +157,13 @@ fn watch_ends_with_the_sweep() {
 #[test]
 fn folders_without_results_are_refused() {
     let dir = TestFolder::new();
-    fs::create_dir_all(dir.path("results/published/a-machine")).unwrap();
+    fs::create_dir_all(dir.path("results/published/m1")).unwrap();
     for command in ["status", "collect"] {
         let refused = Sweep::of(dir.program(&[command, "results"]).output().unwrap()).ended_with(2);
         assert!(refused.err.starts_with("error: results holds no results\n = help: "), "{}", refused.err);
     }
+    // After `submit`.
+    fs::create_dir(dir.path("results/.slurm")).unwrap();
+    let begun = status(&dir, &["results"]);
+    assert_eq!(begun, "results: no task of `runner submit` has begun; logs: results/.slurm");
 }

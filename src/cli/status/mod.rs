@@ -11,6 +11,7 @@ use super::estimates;
 use super::failure::{ExitStatus, Failure};
 use super::inputs::{InputArgs, MachineArgs};
 use super::output;
+use super::submit;
 use super::terminal;
 use super::timeout;
 use plan::{Plan, Purpose};
@@ -36,7 +37,7 @@ pub(super) struct Args {
     /// List every run instead of the first few of each state
     #[arg(long)]
     all: bool,
-    /// Repeat until every run has a result, each 10 s or as given
+    /// Repeat until every run has a result, every 10 s or at the given interval
     #[arg(
         long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "10s",
         value_parser = timeout::parse
@@ -58,16 +59,20 @@ struct Subject {
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let (folders, files): (Vec<&String>, Vec<&String>) =
         args.paths.iter().partition(|path| Path::new(path).is_dir());
+    let mut planned = match files.is_empty() {
+        true => Vec::new(),
+        false => of_files(&args, files.into_iter().cloned().collect())?,
+    };
     let mut subjects = Vec::new();
-    for folder in folders {
-        subjects.extend(of_folder(Path::new(folder))?);
-    }
-    if !files.is_empty() {
-        subjects.extend(of_files(&args, files.into_iter().cloned().collect())?);
-    }
     loop {
         let (mut blocks, mut is_complete) = (Vec::new(), true);
-        for subject in &mut subjects {
+        for folder in folders.iter().map(Path::new) {
+            if !add_new(folder, &mut subjects)? {
+                blocks.push(not_begun(folder)?);
+                is_complete = false;
+            }
+        }
+        for subject in subjects.iter_mut().chain(&mut planned) {
             let survey = subject.survey().map_err(Failure::input)?;
             is_complete &= survey.is_complete();
             blocks.push(text::block(&subject.name, &subject.folder, &survey, args.all));
@@ -84,23 +89,33 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     }
 }
 
-/// All experiments in a results folder.
-fn of_folder(folder: &Path) -> Result<Vec<Subject>, Failure> {
+/// Adds the new experiments in a results folder. Returns whether the folder has any experiment.
+fn add_new(folder: &Path, subjects: &mut Vec<Subject>) -> Result<bool, Failure> {
     let names = results::experiments(folder).map_err(Failure::input)?;
-    if names.is_empty() {
-        return Err(Failure::input(format!(
-            "{} holds no results\n = help: write a folder that `runner sweep` wrote with --out, or an experiment file",
-            folder.display()
-        )));
+    let has_any = !names.is_empty();
+    for name in names {
+        if !subjects.iter().any(|known| known.folder == folder && known.name == name) {
+            let (store, folder) = (Store::at(folder, &name), folder.to_owned());
+            subjects.push(Subject { name, folder, store, planned: None, estimates: StepTimes::default() });
+        }
     }
-    let subject = |name: String| Subject {
-        store: Store::at(folder, &name),
-        name,
-        folder: folder.to_owned(),
-        planned: None,
-        estimates: StepTimes::default(),
-    };
-    Ok(names.into_iter().map(subject).collect())
+    Ok(has_any)
+}
+
+/// The text about a folder without results, of whose submission no task has begun.
+fn not_begun(folder: &Path) -> Result<String, Failure> {
+    let logs = folder.join(submit::FOLDER);
+    if logs.is_dir() {
+        return Ok(format!(
+            "{}: no task of `runner submit` has begun; logs: {}\n",
+            folder.display(),
+            logs.display()
+        ));
+    }
+    Err(Failure::input(format!(
+        "{} holds no results\n = help: write a folder that `runner sweep` wrote with --out, or an experiment file",
+        folder.display()
+    )))
 }
 
 fn of_files(args: &Args, files: Vec<String>) -> Result<Vec<Subject>, Failure> {

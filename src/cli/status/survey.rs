@@ -3,10 +3,11 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use crate::sweep::training_seconds;
 use base::statistics;
 use base::temporary::Owner;
-use plan::{DeviceRates, Plan};
-use results::{Claim, Expected, ExpectedRun, Row};
+use plan::{DeviceRates, Plan, PlannedRun};
+use results::{Claim, Expected, Row};
 
 /// A repeat: the id of its run and its number.
 type Key<'a> = (&'a str, usize);
@@ -22,7 +23,9 @@ pub(super) struct Survey {
     pub(super) running: Vec<Labelled<Claim>>,
     /// Claims of processes that are gone.
     pub(super) stopped: Vec<Labelled<Claim>>,
-    pub(super) failed: Vec<Row>,
+    /// Repeats with a claim that may be running.
+    pub(super) claimed: usize,
+    pub(super) failed: Vec<Labelled<Row>>,
     /// Runs with the number of their missing repeats.
     pub(super) missing: Vec<Labelled<usize>>,
     /// Results of other versions of the file, of other files of its name, and further repeats.
@@ -33,30 +36,34 @@ pub(super) struct Survey {
     pub(super) unknown: usize,
 }
 
-/// Something of a run with its label.
+/// Something of a run with its label, and with its target where runs of several targets are listed.
 #[derive(Debug)]
 pub(super) struct Labelled<T> {
     pub(super) label: String,
     pub(super) of: T,
 }
 
-/// The time of a repeat in milliseconds, by run: start-up and steps, without evaluations.
+/// The time of a repeat in milliseconds, by run.
 #[derive(Debug, Default)]
 pub(super) struct StepTimes(HashMap<String, f64>);
 
 impl StepTimes {
-    /// The estimates of a plan.
+    /// The estimates of a plan: steps and evaluations.
     pub(super) fn of_plan(plan: &Plan, rates: &DeviceRates) -> StepTimes {
-        let rows = plan.runs.iter().map(|run| results::predicted_row(plan, run, rates));
-        let time = |row: &Row| Some(row.estimated_step_ms? * steps(row)?);
-        StepTimes(rows.filter_map(|row| Some((row.run_id.clone(), time(&row)?))).collect())
+        let time = |run: &PlannedRun| {
+            let (config, prediction) = (run.config.as_ref().ok()?, run.prediction.as_ref()?);
+            let step_ms = rates.step_ms(&prediction.work, config, &plan.target).ok()?;
+            Some((run.id.clone(), 1e3 * training_seconds(config, step_ms)))
+        };
+        StepTimes(plan.runs.iter().filter_map(time).collect())
     }
 
-    /// Of finished repeats: the median of each run.
+    /// Of finished repeats, the median of each run: start-up and steps. Results have no time of evaluations.
     fn measured(rows: &[Row]) -> StepTimes {
         let mut times: HashMap<&str, Vec<f64>> = HashMap::new();
         for row in rows.iter().filter(|row| row.status.is_final()) {
-            let time = || Some(row.startup_ms.unwrap_or(0.0) + row.step_ms_median? * steps(row)?);
+            let steps = || Some((row.warmup_steps? + row.steps?) as f64);
+            let time = || Some(row.startup_ms.unwrap_or(0.0) + row.step_ms_median? * steps()?);
             if let Some(time) = time().filter(|time| time.is_finite() && *time >= 0.0) {
                 times.entry(&row.run_id).or_default().push(time);
             }
@@ -71,35 +78,46 @@ impl StepTimes {
     }
 }
 
-fn steps(row: &Row) -> Option<f64> {
-    Some((row.warmup_steps? + row.steps?) as f64)
-}
-
 impl Survey {
-    pub(super) fn of(rows: &[Row], claims: Vec<Claim>, lists: &[&Expected], estimates: &StepTimes) -> Survey {
+    pub(super) fn of(
+        rows: &[Row],
+        mut claims: Vec<Claim>,
+        lists: &[&Expected],
+        estimates: &StepTimes,
+    ) -> Survey {
         let mut results: HashMap<Key, &Row> =
             rows.iter().map(|row| ((row.run_id.as_str(), row.repeat), row)).collect();
         let mut labels: HashMap<&str, String> =
             rows.iter().map(|row| (row.run_id.as_str(), plan::title(&row.strategy, &row.axes))).collect();
-        for run in lists.iter().flat_map(|list| list.runs.iter().rev()) {
-            labels.insert(&run.run_id, plan::title(&run.strategy, &run.axes));
+        let several = lists.iter().filter(|list| list.to_measure().next().is_some()).count() > 1;
+        for list in lists {
+            let target = if several { format!(" on {}", list.target) } else { String::new() };
+            for run in list.to_measure().rev() {
+                labels.insert(&run.run_id, plan::title(&run.strategy, &run.axes) + &target);
+            }
         }
+        let labelled = |run_id: &str| labels.get(run_id).cloned().unwrap_or_else(|| run_id.to_owned());
         let measured = StepTimes::measured(rows);
         let time = |run_id: &str| measured.get(run_id).or_else(|| estimates.get(run_id));
+        // The claim of a lost node stays after another process has finished the repeat.
+        claims.retain(|claim| {
+            let result = results.get(&(claim.run_id.as_str(), claim.repeat));
+            result.is_none_or(|row| !row.status.is_final())
+        });
         let running: HashMap<Key, Duration> = claims
             .iter()
             .filter(|claim| claim.owner != Owner::Gone)
             .map(|claim| ((claim.run_id.as_str(), claim.repeat), claim.age))
             .collect();
 
-        let mut survey = Survey::default();
+        let expected = (!lists.is_empty()).then_some(0);
+        let mut survey = Survey { claimed: running.len(), expected, ..Survey::default() };
         let mut seen = HashSet::new();
-        let all = lists.iter().flat_map(|list| list.runs.iter().map(|run| (run, list.repeats)));
-        for (run, repeats) in all.filter(|(run, _)| seen.insert(run.run_id.as_str())) {
-            let ExpectedRun { run_id, .. } = run;
+        let all = lists.iter().flat_map(|list| list.to_measure().map(|run| (&*run.run_id, list.repeats)));
+        for (run_id, repeats) in all.filter(|(run_id, _)| seen.insert(*run_id)) {
             let mut missing = 0;
             for repeat in 1..=repeats {
-                let key = (run_id.as_str(), repeat);
+                let key = (run_id, repeat);
                 let result = results.remove(&key);
                 *survey.expected.get_or_insert(0) += 1;
                 let elapsed = match (result, running.get(&key)) {
@@ -109,7 +127,7 @@ impl Survey {
                     }
                     (_, Some(age)) => *age,
                     (Some(row), None) => {
-                        survey.failed.push(row.clone());
+                        survey.failed.push(Labelled { label: labelled(run_id), of: row.clone() });
                         Duration::ZERO
                     }
                     (None, None) => {
@@ -123,20 +141,22 @@ impl Survey {
                 }
             }
             if missing > 0 {
-                survey.missing.push(Labelled { label: labels[run_id.as_str()].clone(), of: missing });
+                survey.missing.push(Labelled { label: labelled(run_id), of: missing });
             }
         }
         if lists.is_empty() {
             let (done, failed): (Vec<&Row>, Vec<&Row>) =
                 results.into_values().partition(|row| row.status.is_final());
             survey.done = done.len();
-            survey.failed = failed.into_iter().cloned().collect();
+            let failed = failed.into_iter();
+            survey.failed =
+                failed.map(|row| Labelled { label: labelled(&row.run_id), of: row.clone() }).collect();
         } else {
             survey.others = results.len();
         }
-        survey.failed.sort_by(|a, b| (&a.strategy, &a.axes, a.repeat).cmp(&(&b.strategy, &b.axes, b.repeat)));
+        survey.failed.sort_by(|a, b| (&a.label, a.of.repeat).cmp(&(&b.label, b.of.repeat)));
         for claim in claims {
-            let label = labels.get(claim.run_id.as_str()).cloned().unwrap_or_else(|| claim.run_id.clone());
+            let label = labelled(&claim.run_id);
             let list = if claim.owner == Owner::Gone { &mut survey.stopped } else { &mut survey.running };
             list.push(Labelled { label, of: claim });
         }
@@ -145,6 +165,6 @@ impl Survey {
 
     /// Whether nothing is left to wait for.
     pub(super) fn is_complete(&self) -> bool {
-        self.running.is_empty() && self.expected.is_none_or(|expected| self.done == expected)
+        self.expected.map_or(self.claimed == 0, |expected| self.done == expected)
     }
 }

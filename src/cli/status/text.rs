@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::survey::{Labelled, Survey};
 use crate::aligned;
+use crate::check::counted;
 use crate::progress::{about, duration};
 use base::brief;
 use base::temporary::Owner;
@@ -38,19 +39,17 @@ pub(super) fn block(name: &str, folder: &Path, survey: &Survey, all: bool) -> St
 }
 
 fn counts(survey: &Survey) -> String {
-    let repeats = |count: usize| format!("{count} {}", if count == 1 { "repeat" } else { "repeats" });
     let mut parts = match survey.expected {
-        Some(expected) => vec![format!("{} of {} done", survey.done, repeats(expected))],
-        None => vec![format!("{} done", repeats(survey.done))],
+        Some(expected) => vec![format!("{} of {} done", survey.done, counted(expected, "repeat"))],
+        None => vec![format!("{} done", counted(survey.done, "repeat"))],
     };
     let missing: usize = survey.missing.iter().map(|run| run.of).sum();
-    for (count, state) in
-        [(survey.running.len(), "running"), (survey.failed.len(), "failed"), (missing, "missing")]
+    for (count, state) in [(survey.claimed, "running"), (survey.failed.len(), "failed"), (missing, "missing")]
     {
         parts.extend((count > 0).then(|| format!("{count} {state}")));
     }
     let mut text = parts.join(", ");
-    let processes = survey.running.len().max(1);
+    let processes = survey.claimed.max(1);
     if !survey.left.is_zero() {
         let left = survey.left / u32::try_from(processes).unwrap_or(u32::MAX);
         text.push_str(&format!("; {} of training left", about(left)));
@@ -59,10 +58,10 @@ fn counts(survey: &Survey) -> String {
         }
     }
     if survey.unknown > 0 && !survey.left.is_zero() {
-        text.push_str(&format!(", and {} of unknown time", repeats(survey.unknown)));
+        text.push_str(&format!(", and {} of unknown time", counted(survey.unknown, "repeat")));
     }
     if survey.others > 0 {
-        text.push_str(&format!("; {} more results of other runs", survey.others));
+        text.push_str(&format!("; {}", counted(survey.others, "further result")));
     }
     text
 }
@@ -75,8 +74,8 @@ fn number(repeat: usize) -> String {
 fn by(claim: &Claim) -> String {
     let Some(claimant) = &claim.claimant else { return "an unknown process".to_owned() };
     let host = if claimant.host.is_empty() { "an unknown host" } else { &claimant.host };
-    let job = claimant.job.as_ref().map(|job| format!(", job {job}")).unwrap_or_default();
-    format!("{host}, process {}{job}", claimant.process)
+    let job = claimant.job.as_ref().map(|job| format!(", job {}", brief::line(job))).unwrap_or_default();
+    format!("{}, process {}{job}", brief::line(host), claimant.process)
 }
 
 fn running(Labelled { label, of: claim }: &Labelled<Claim>) -> [String; 3] {
@@ -93,13 +92,14 @@ fn stopped(Labelled { label, of: claim }: &Labelled<Claim>) -> [String; 3] {
     [label.clone(), number(claim.repeat), text]
 }
 
-fn failed(row: &Row) -> [String; 3] {
-    let status = format!("{:?}", row.status).to_lowercase();
-    let message = brief::line(&row.message);
-    let text = if message.is_empty() { status } else { format!("{status}: {message}") };
-    [plan::title(&row.strategy, &row.axes), number(row.repeat), text]
+fn failed(Labelled { label, of: row }: &Labelled<Row>) -> [String; 3] {
+    let mut text = row.status.to_string();
+    if !row.message.is_empty() {
+        text.push_str(&format!(": {}", brief::line(&row.message)));
+    }
+    [label.clone(), number(row.repeat), text]
 }
 
 fn missing(Labelled { label, of: count }: &Labelled<usize>) -> [String; 3] {
-    [label.clone(), String::new(), format!("{count} {}", if *count == 1 { "repeat" } else { "repeats" })]
+    [label.clone(), String::new(), counted(*count, "repeat")]
 }

@@ -30,7 +30,7 @@ use script::{Script, Signal};
 use spec::{NodeRates, Repeats};
 
 /// The folder of logs and submissions, in the results folder.
-const FOLDER: &str = ".slurm";
+pub(super) const FOLDER: &str = ".slurm";
 /// A signal may come this much earlier than requested.
 const EARLY: u64 = 60;
 

@@ -1,4 +1,4 @@
-//! Claims of running processes on repeats, for people who ask who measures what.
+//! Claims of running processes on repeats, shown by `status`.
 //!
 //! A claim is a hint: no process relies on another's. It is a file in the private folder, which disappears when the repeat
 //! is committed.
@@ -48,9 +48,14 @@ impl Claimant {
             host: host(),
             process: std::process::id(),
             job: std::env::var("SLURM_JOB_ID").ok(),
-            since: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+            since: seconds_now(),
         }
     }
+}
+
+/// Seconds since 1970.
+pub(super) fn seconds_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
 /// The name of this host.
@@ -79,8 +84,9 @@ pub(super) fn in_run(run_id: &str, folder: &Path) -> Result<Vec<Claim>, StoreErr
         }
         // A folder without a claim may be gone by now.
         let made = fs::symlink_metadata(&path).and_then(|folder| folder.modified()).ok()?;
-        let since =
-            claimant.as_ref().map_or(made, |claimant| UNIX_EPOCH + Duration::from_secs(claimant.since));
+        // Of a damaged claim, the time may be out of range.
+        let claimed = claimant.as_ref().map(|claimant| Duration::from_secs(claimant.since));
+        let since = claimed.and_then(|since| UNIX_EPOCH.checked_add(since)).unwrap_or(made);
         let age = SystemTime::now().duration_since(since).unwrap_or_default();
         Some(Claim { run_id: run_id.to_owned(), repeat: of.parse().ok()?, claimant, owner, age })
     };

@@ -25,6 +25,8 @@ pub enum StoreError {
         folder = folder.display()
     )]
     Corrupt { file: PathBuf, folder: PathBuf, problem: String },
+    #[error("{} is not a list of expected runs: {problem}: remove it, and the next sweep writes it again", file.display())]
+    NoList { file: PathBuf, problem: String },
     #[error("{found} holds results where no sweep looks for them: move it to {place}", found = found.display(), place = place.display())]
     Misplaced { found: PathBuf, place: PathBuf },
     #[error(

@@ -1,14 +1,16 @@
-//! The runs that an experiment's sweeps have to measure, so that others see what is missing without planning: a login
-//! node has another device.
+//! The runs of an experiment and their labels, as planned by its sweeps: `status` shows what is missing, and `collect` labels
+//! results, without planning. A login node has another device.
 
-use std::io;
+use std::cmp::Reverse;
 
 use serde::{Deserialize, Serialize};
 
+use super::claims::seconds_now;
 use super::{Store, StoreError, private};
+use crate::{Row, planned_row};
 use base::units::Bytes;
 use base::{regular, temporary};
-use plan::{Plan, target_id};
+use plan::{Plan, PlannedRun, target_id};
 
 const PREFIX: &str = "expected-";
 const ENDING: &str = ".json";
@@ -19,33 +21,67 @@ const LARGEST_LIST: Bytes = Bytes(1 << 30);
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expected {
-    /// The name of the target.
-    pub device: String,
+    /// The name and memory of the target: `NVIDIA H200 limited to 24 GiB`.
+    pub target: String,
+    /// The time of the plan, in seconds since 1970.
+    planned: u64,
+    pub baseline: String,
     /// Repeats of each run; if their number depends on their precision, the least.
     pub repeats: usize,
-    /// In table order, without skipped runs. Labels that share a run are listed each.
+    /// In table order. Labels that share a run are listed each.
     pub runs: Vec<ExpectedRun>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExpectedRun {
     pub run_id: String,
+    /// Digest of configuration and data, without the target.
+    pub configuration: String,
     pub strategy: String,
     pub axes: Vec<(String, String)>,
+    /// Strategy keys without effect on this target, separated by spaces.
+    pub no_effect: String,
+    /// The row of a skipped run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<Box<Row>>,
 }
 
 impl Expected {
     pub fn of(plan: &Plan) -> Expected {
-        let run = |run: &plan::PlannedRun| ExpectedRun {
+        let run = |run: &PlannedRun| ExpectedRun {
             run_id: run.id.clone(),
+            configuration: run.configuration.clone(),
             strategy: run.strategy.clone(),
             axes: run.axes.clone(),
+            no_effect: run.no_effect.join(" "),
+            skipped: run.config.is_err().then(|| Box::new(planned_row(plan, run, 1))),
         };
+        let with = if plan.target.limited { "limited to" } else { "with" };
         Expected {
-            device: plan.target.name.clone(),
+            target: format!("{} {with} {}", plan.target.name, plan.target.memory),
+            planned: seconds_now(),
+            baseline: plan.baseline.clone(),
             repeats: plan.repeats.looks().first().copied().unwrap_or(1),
-            runs: plan.runs.iter().filter(|planned| planned.config.is_ok()).map(run).collect(),
+            runs: plan.runs.iter().map(run).collect(),
+        }
+    }
+
+    /// The runs that are not skipped.
+    pub fn to_measure(&self) -> impl DoubleEndedIterator<Item = &ExpectedRun> {
+        self.runs.iter().filter(|run| run.skipped.is_none())
+    }
+
+    /// A result with the label that it has in this list. Which keys have no effect is known for the list's target only.
+    pub(crate) fn labelled(&self, experiment: &str, run: &ExpectedRun, row: Row) -> Row {
+        let no_effect = if row.run_id == run.run_id { run.no_effect.clone() } else { row.no_effect };
+        Row {
+            experiment: experiment.to_owned(),
+            strategy: run.strategy.clone(),
+            axes: run.axes.clone(),
+            baseline: self.baseline.clone(),
+            no_effect,
+            ..row
         }
     }
 }
@@ -62,7 +98,7 @@ impl Store {
             .map_err(StoreError::write(&file))
     }
 
-    /// The noted runs of each target.
+    /// The noted runs of each target, the latest plan first.
     ///
     /// # Errors
     ///
@@ -71,9 +107,12 @@ impl Store {
         let read = |name: String| {
             let file = self.folder.join(name);
             let text = regular::read(&file, LARGEST_LIST).map_err(StoreError::read(&file))?;
-            serde_json::from_slice(&text).map_err(|error| StoreError::read(&file)(io::Error::from(error)))
+            serde_json::from_slice::<Expected>(&text)
+                .map_err(|error| StoreError::NoList { file, problem: error.to_string() })
         };
-        self.lists()?.into_iter().map(read).collect()
+        let mut lists = self.lists()?.into_iter().map(read).collect::<Result<Vec<_>, _>>()?;
+        lists.sort_by_key(|list| Reverse(list.planned));
+        Ok(lists)
     }
 
     /// The names of the files with lists.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::error::StoreError;
-use super::{Store, private};
+use super::{RESULT_FILE, Store, private};
 use base::parallel;
 
 /// The folder of a run in the folder of its experiment, below the first two digits of its id.
@@ -15,6 +15,10 @@ fn group_of(run_id: &str) -> &str {
     run_id.get(..2).unwrap_or(run_id)
 }
 
+fn is_group(name: &str) -> bool {
+    name.len() == 2 && name.bytes().all(|digit| digit.is_ascii_hexdigit())
+}
+
 /// The names of the experiments with results in a folder of results, sorted.
 ///
 /// # Errors
@@ -24,8 +28,7 @@ pub fn experiments(out: &Path) -> Result<Vec<String>, StoreError> {
     let mut names = Vec::new();
     for name in private::folders(out)? {
         let folder = out.join(&name);
-        let has_runs =
-            || Ok::<_, StoreError>(private::folders(&folder)?.iter().any(|group| group.len() == 2));
+        let has_runs = || Ok::<_, StoreError>(private::folders(&folder)?.iter().any(|name| is_group(name)));
         if !Store::at(out, &name).lists()?.is_empty() || has_runs()? {
             names.push(name);
         }
@@ -41,19 +44,30 @@ pub fn experiments(out: &Path) -> Result<Vec<String>, StoreError> {
 /// A folder is unreadable, or a run is in the wrong one, where no sweep would find it.
 pub(super) fn run_ids(folder: &Path) -> Result<Vec<String>, StoreError> {
     let of_group = |group: String| {
-        let ids = private::folders(&folder.join(&group))?;
-        match ids.iter().find(|id| group_of(id) != group) {
-            Some(id) if !repeats(&folder.join(&group).join(id))?.is_empty() => {
-                let (found, place) = (folder.join(&group).join(id), run_folder(folder, id));
-                Err(StoreError::Misplaced { found, place })
-            }
-            _ => Ok(ids),
+        let path = folder.join(&group);
+        if !is_group(&group) && has_results(&path)? {
+            return Err(StoreError::Misplaced { found: path, place: run_folder(folder, &group) });
         }
+        let (ids, others): (Vec<_>, Vec<_>) =
+            private::folders(&path)?.into_iter().partition(|id| group_of(id) == group);
+        for id in others {
+            let found = path.join(&id);
+            if has_results(&found)? {
+                return Err(StoreError::Misplaced { found, place: run_folder(folder, &id) });
+            }
+        }
+        Ok(ids)
     };
     let groups = parallel::map(private::folders(folder)?, of_group);
     let mut ids = groups.into_iter().collect::<Result<Vec<_>, _>>()?.concat();
     ids.sort();
     Ok(ids)
+}
+
+/// Whether it is the folder of a run with results.
+fn has_results(folder: &Path) -> Result<bool, StoreError> {
+    let is_result = |repeat: &usize| folder.join(repeat.to_string()).join(RESULT_FILE).exists();
+    Ok(repeats(folder)?.iter().any(is_result))
 }
 
 pub(super) fn repeats(run_folder: &Path) -> Result<Vec<usize>, StoreError> {

@@ -18,20 +18,20 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use claims::{Claim, Claimant};
+pub use claims::Claim;
 pub use dumps::Dumps;
 pub use error::StoreError;
 pub use expected::{Expected, ExpectedRun};
 pub use layout::{experiments, run_folder};
 pub use private::PrivateFolder;
 
-use super::{Row, Status, planned_row};
+use super::{Row, Status};
 use base::temporary::AbandonedFile;
 use base::units::Bytes;
 use base::{parallel, regular};
-use claims::CLAIM_FILE;
+use claims::{CLAIM_FILE, Claimant};
 use layout::{repeats, run_ids};
-use plan::{Plan, PlannedRun};
+use plan::Plan;
 use result_file::{is_final, read_result};
 
 /// The file with the row of a result.
@@ -214,8 +214,9 @@ impl Store {
     ///
     /// A result is unreadable or invalid.
     pub fn rows(&mut self, plan: &Plan) -> Result<Vec<Row>, StoreError> {
+        let expected = Expected::of(plan);
         let planned: HashMap<&str, &str> =
-            plan.runs.iter().map(|run| (run.id.as_str(), run.configuration.as_str())).collect();
+            expected.runs.iter().map(|run| (run.run_id.as_str(), run.configuration.as_str())).collect();
         let mut found: HashMap<String, Vec<Row>> = HashMap::new();
         for row in self.all()? {
             if planned
@@ -228,16 +229,15 @@ impl Store {
             found.entry(row.configuration.clone()).or_default().push(row);
         }
         let mut rows = Vec::new();
-        for run in &plan.runs {
-            if run.config.is_err() {
-                // An invalid combination has no results.
-                rows.push(planned_row(plan, run, 1));
+        for run in &expected.runs {
+            if let Some(row) = &run.skipped {
+                rows.push(Row::clone(row));
                 continue;
             }
             let mut of_run = found.get(&run.configuration).cloned().unwrap_or_default();
             // Results on this target come first.
-            of_run.sort_by_key(|row| (row.run_id != run.id, row.run_id.clone(), row.repeat));
-            rows.extend(of_run.into_iter().map(|row| labelled(row, plan, run)));
+            of_run.sort_by_key(|row| (row.run_id != run.run_id, row.run_id.clone(), row.repeat));
+            rows.extend(of_run.into_iter().map(|row| expected.labelled(&plan.experiment, run, row)));
         }
         Ok(rows)
     }
@@ -372,18 +372,6 @@ fn table_key(row: &Row) -> (String, String, usize, Vec<(String, String)>) {
     let mut axes = row.axes.clone();
     axes.sort();
     (row.run_id.clone(), row.strategy.clone(), row.repeat, axes)
-}
-
-fn labelled(row: Row, plan: &Plan, run: &PlannedRun) -> Row {
-    let no_effect = if row.run_id == run.id { run.no_effect.join(" ") } else { row.no_effect };
-    Row {
-        experiment: plan.experiment.clone(),
-        strategy: run.strategy.clone(),
-        axes: run.axes.clone(),
-        baseline: plan.baseline.clone(),
-        no_effect,
-        ..row
-    }
 }
 
 /// Moves an existing result aside unless it is final. Returns whether the path may be free now.

@@ -6,6 +6,7 @@ use crate::Status;
 use base::temporary::TemporaryFile;
 use base::units::Bytes;
 use device::{DeviceKind, Target};
+use plan::PlannedRun;
 use spec::*;
 
 fn row(run_id: &str, repeat: usize, status: Status) -> Row {
@@ -195,6 +196,39 @@ fn corrupt_result_is_reported_and_replaced() {
     assert!(error.to_string().starts_with(&format!("{} is not a result", file.display())), "{error}");
     // A valid result replaces it.
     assert_eq!(commit(&mut next, &row("a", 1, Status::Ok)), Committed::Ours);
+}
+
+#[test]
+fn run_in_wrong_folder_is_reported() {
+    // In the group of another run, and one level too high.
+    for wrong in ["test/1b/0a00", "test/0a00"] {
+        let out = tempfile::tempdir().unwrap();
+        let mut store = store(out.path());
+        for run_id in ["0a00", "1b00"] {
+            commit(&mut store, &row(run_id, 1, Status::Ok));
+        }
+        // A folder of the user's, without results.
+        fs::create_dir(out.path().join("test/1b/00")).unwrap();
+        let (wrong, place) = (out.path().join(wrong), out.path().join("test/0a/0a00"));
+        fs::rename(&place, &wrong).unwrap();
+        let (found, place) = (wrong.display(), place.display());
+        let error = store.all().unwrap_err().to_string();
+        assert_eq!(error, format!("{found} holds results where no sweep looks for them: move it to {place}"));
+    }
+}
+
+#[test]
+fn damaged_list_of_expected_runs_is_reported() {
+    let out = tempfile::tempdir().unwrap();
+    let store = store(out.path());
+    let file = out.path().join("test/expected-0.json");
+    fs::write(&file, "{}").unwrap();
+    let error = store.expected().unwrap_err().to_string();
+    let expected = format!("{} is not a list of expected runs: missing field", file.display());
+    assert!(
+        error.starts_with(&expected) && error.ends_with(": remove it, and the next sweep writes it again"),
+        "{error}"
+    );
 }
 
 #[test]
