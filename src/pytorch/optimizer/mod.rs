@@ -3,10 +3,12 @@
 mod adafactor;
 mod bitsandbytes;
 mod muon;
+mod of_run;
 
 use std::collections::HashMap;
 
 pub(crate) use self::bitsandbytes::{StateBits, States};
+pub(crate) use self::of_run::{SharedOptimizer, optimizers};
 
 use crate::rules::NormScratch;
 use crate::sequence::Purpose;
