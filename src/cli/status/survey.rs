@@ -110,16 +110,16 @@ impl Survey {
             .map(|claim| ((claim.run_id.as_str(), claim.repeat), claim.age))
             .collect();
 
-        let expected = (!lists.is_empty()).then_some(0);
-        let mut survey = Survey { claimed: running.len(), expected, ..Survey::default() };
         let mut seen = HashSet::new();
         let all = lists.iter().flat_map(|list| list.to_measure().map(|run| (&*run.run_id, list.repeats)));
-        for (run_id, repeats) in all.filter(|(run_id, _)| seen.insert(*run_id)) {
+        let all: Vec<(&str, usize)> = all.filter(|(run_id, _)| seen.insert(*run_id)).collect();
+        let expected = (!lists.is_empty()).then(|| all.iter().map(|(_, repeats)| repeats).sum());
+        let mut survey = Survey { claimed: running.len(), expected, ..Survey::default() };
+        for (run_id, repeats) in all {
             let mut missing = 0;
             for repeat in 1..=repeats {
                 let key = (run_id, repeat);
                 let result = results.remove(&key);
-                *survey.expected.get_or_insert(0) += 1;
                 let elapsed = match (result, running.get(&key)) {
                     (Some(row), _) if row.status.is_final() => {
                         survey.done += 1;
