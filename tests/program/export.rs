@@ -49,29 +49,6 @@ fn script_and_its_requests_are_written() {
 }
 
 #[test]
-fn scripts_of_ranks_sum_gradients_when_the_run_does() {
-    let dir = TestFolder::new();
-    let strategies = "[strategies.ddp]
-accumulate = 2
-parallel = { data = 2 }
-[strategies.micro]
-accumulate = 2
-parallel = { data = 2, shard = \"parameters\" }
-[strategies.step]
-accumulate = 2
-parallel = { data = 2, shard = \"parameters\", reduce = \"step\" }
-";
-    dir.write("a.toml", "name = \"a\"\n".to_owned() + &Tiny::default().with(strategies));
-    let [no_sync, last_only] = [".no_sync()", ".set_requires_gradient_sync(number + 1 == len(batches))"];
-    for (run, contains) in [("ddp", [true, false]), ("micro", [false, false]), ("step", [false, true])] {
-        let output =
-            dir.program(&["export", "a.toml", "--run", run, "--target", "a100-80gb"]).output().unwrap();
-        let script = String::from_utf8(output.stdout.clone()).unwrap();
-        assert_eq!([no_sync, last_only].map(|call| script.contains(call)), contains, "{run}: {output:?}");
-    }
-}
-
-#[test]
 fn errors_state_the_way_out() {
     let dir = folder();
     let error = |arguments: &[&str]| {

@@ -142,8 +142,8 @@ impl Vector {
     }
 }
 
-/// Requests and releases, a line each; requests of other streams than the first have their number. Successive releases are in order of their numbers, because the state of the
-/// allocator does not depend on theirs.
+/// Requests and releases, a line each; requests of other streams than the first have their number. Successive releases are in
+/// order of their numbers, because the state of the allocator does not depend on theirs.
 fn normalized(sequence: &Sequence) -> String {
     let mut text = String::new();
     let (mut releases, mut stream) = (Vec::new(), Stream::default());
@@ -397,6 +397,14 @@ fn recorded_programs_are_enough() {
     let is_of_cards = |(experiment, _): &(String, String)| !experiment.ends_with("drawn");
     let missing: Vec<_> = runs().into_keys().filter(|run| is_of_cards(run) && !is_recorded(run)).collect();
     assert!(missing.is_empty(), "without a recorded program: {missing:?}");
+    // A strategy without effect would be counted as another program.
+    let mut titles = BTreeMap::new();
+    for vector in &vectors {
+        let Vector { script, card, version, library, .. } = vector;
+        if let Some(other) = titles.insert((script, card, version, library), vector.title()) {
+            panic!("one program twice: {other} and {}", vector.title());
+        }
+    }
 }
 
 /// A program with a stored sequence, and its prediction.
