@@ -125,7 +125,7 @@ fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &T
     if further != program.section(SectionKind::Micro).is_some() {
         return false;
     }
-    let layouts: Vec<Layout> = layouts(&graphs.full, config).collect();
+    let layouts: Vec<Layout> = layouts(graphs, config).collect();
     if !same_buckets(program, &layouts) {
         return false;
     }
@@ -293,7 +293,8 @@ mod tests {
                 ..config.clone()
             };
             let structure = |config: &RunConfig| {
-                let Graphs { full, tail, evaluated } = rank_graphs(config, &target);
+                let graphs = rank_graphs(config, &target);
+                let Graphs { full, tail, evaluated } = &graphs;
                 let slices = |graph: &Graph| {
                     let loss = graph.nodes.iter().find(|node| node.op.as_loss().is_some()).expect("a loss");
                     slices::count(config, graph.values[loss.inputs[0]].ty.shape.rows())
@@ -301,12 +302,12 @@ mod tests {
                 let further = Section::new(SectionKind::Micro, &config.of_rank(0)).repeat_count > 0;
                 let program = compile_run(config, &target).unwrap();
                 let offloaded: Vec<bool> = program.offloadable.iter().map(|value| value.is_offloaded).collect();
-                let formats: Vec<_> = layouts(&full, config)
+                let formats: Vec<_> = layouts(&graphs, config)
                     .flat_map(|Layout { group, members, .. }| vec![group.format.states; members.len()])
                     .collect();
-                let recompute_plan = recompute_plan_of(config, &rank_graphs(config, &target));
-                let evaluated = evaluated.map(|evaluated| slices(&evaluated.full));
-                let slices = [Some(slices(&full)), tail.as_ref().map(slices), evaluated];
+                let recompute_plan = recompute_plan_of(config, &graphs);
+                let evaluated = evaluated.as_ref().map(|evaluated| slices(&evaluated.full));
+                let slices = [Some(slices(full)), tail.as_ref().map(slices), evaluated];
                 // The deviation of a bias depends on the number of inputs.
                 let kinds: Vec<_> = full.values.iter().map(|value| value.kind).collect();
                 (slices, further, offloaded, formats, recompute_plan, kinds)
@@ -320,7 +321,7 @@ mod tests {
             compile(&mut compiler, &other);
             let mut before = &other;
             for config in [&config, &other] {
-                let recompute_plan = recompute_plan_of(config, &rank_graphs(config, &target));
+                let recompute_plan = recompute_plan_of(config, &graphs);
                 let resized = compiler.sized(config, rank_graphs(config, &target), &recompute_plan).unwrap().1;
                 let is_same = !config.shards_states() && structure(config) == structure(before);
                 prop_assert!(resized || !is_same, "the structure is the same");

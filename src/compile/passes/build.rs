@@ -54,7 +54,7 @@ pub(crate) fn build(graphs: &Graphs, config: &RunConfig, run: &RunConfig) -> Pro
         arenas: Default::default(),
         lengths: None,
     };
-    let parameters = add_buckets(&mut program, graph, config);
+    let parameters = add_buckets(&mut program, graphs, config);
     program.host_buffers = host_buffers(&mut program, graphs, config);
     program.host_buffers.staged = staged(&mut program, config);
     let mut persistent: Vec<ValueId> = program.buckets.iter().map(|bucket| bucket.parameters).collect();
@@ -95,10 +95,11 @@ fn forward_sections(graphs: &Graphs, config: &RunConfig) -> impl Iterator<Item =
 }
 
 /// Adds the parameter buckets. Returns the program's value of each graph parameter, in the graph's order.
-fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<ValueId> {
+fn add_buckets(program: &mut Program, graphs: &Graphs, config: &RunConfig) -> Vec<ValueId> {
+    let graph = &graphs.full;
     let mut values = vec![None; graph.values.len()];
     let looked_up = graph.looked_up();
-    for (bucket, Layout { group, parameters, members, ty }) in layouts(graph, config).enumerate() {
+    for (bucket, Layout { group, parameters, members, ty }) in layouts(graphs, config).enumerate() {
         let ty = (ShapeSource::Bucket(bucket), ty);
         let (name, role) =
             if group.buffers { ("buffers", Role::Buffer) } else { ("parameters", Role::Parameter) };
@@ -167,14 +168,15 @@ pub(crate) struct Layout {
 
 /// One layout per group of parameters, ordered by layer and, within a layer, by first parameter: so gradient norms
 /// are summed in the same order however a layer is divided.
-pub(crate) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item = Layout> {
+pub(crate) fn layouts(graphs: &Graphs, config: &RunConfig) -> impl Iterator<Item = Layout> {
+    let graph = &graphs.full;
     let dtypes = Dtypes::of(config);
     let format_of = config.update_format();
     let (looked_up, hidden_matrices) = (graph.looked_up(), graph.hidden_matrices());
     let updates = config.train.optimizer.groups();
     let devices = devices(&graph.scopes, config);
     let ranks = config.ranks();
-    let narrower = config.shards_parameters().then(|| dtypes.narrower(graph));
+    let narrower = config.shards_parameters().then(|| dtypes.narrower(graphs));
     // Random sites follow the order of the graph's parameters, whatever the buckets.
     let mut next = 0..;
     let site = |value: &GraphValue| match value.kind {
@@ -205,7 +207,8 @@ pub(crate) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
         };
         let device = devices.get(value.scope.index()).copied().unwrap_or(Pool::Device);
         let is_cast = storage == Storage::Plain && !buffers;
-        let cast_to = narrower.as_ref().filter(|_| is_cast).and_then(|narrower| narrower[index]);
+        let cast_to =
+            narrower.as_ref().filter(|_| is_cast).and_then(|narrower| narrower[sites[index] as usize]);
         let group = Group { layer, trainable, buffers, dtype, cast_to, storage, format, update, device };
         let place = *group_index.entry(group).or_insert(groups.len());
         if place == groups.len() {

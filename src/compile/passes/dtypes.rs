@@ -10,7 +10,7 @@ use crate::ir::{
     Variant,
 };
 use device::{DeviceKind, Phase, Pool, Role, Target};
-use graph::Graph;
+use graph::{Graph, Graphs, ValueKind};
 use ops::{Arithmetic, Cast, DType, Fill, Loss, Op, Operand, SCALE, STEP_COUNTS_LEN, TensorType, ValueId};
 use spec::{LossScale, Precision, RunConfig, StorageDtype, Strategy};
 
@@ -64,10 +64,26 @@ impl Dtypes {
         agreed.into_iter().map(Option::flatten).collect()
     }
 
-    /// By value of the graph: the dtype narrower than that of parameters in which all operations read it, if there is one.
-    pub(crate) fn narrower(&self, graph: &Graph) -> Vec<Option<DType>> {
+    /// By parameter and buffer: the dtype narrower than that of parameters in which all operations read it, if there is one.
+    /// In evaluations, other operations read some: without dropout, a bias is added with the residual stream.
+    pub(crate) fn narrower(&self, graphs: &Graphs) -> Vec<Option<DType>> {
         let is_narrower = |dtype: &DType| dtype.bits() < self.parameters.bits();
-        self.agreed(graph).into_iter().map(|agreed| agreed.filter(is_narrower)).collect()
+        let of_parameters = |graph: &Graph| -> Vec<Option<DType>> {
+            let values = graph.values.iter().zip(self.agreed(graph));
+            values
+                .filter(|(value, _)| {
+                    matches!(value.kind, ValueKind::Parameter { .. } | ValueKind::Buffer { .. })
+                })
+                .map(|(_, agreed)| agreed.filter(is_narrower))
+                .collect()
+        };
+        let mut narrower = of_parameters(&graphs.full);
+        if let Some(evaluated) = &graphs.evaluated {
+            for (dtype, evaluated) in narrower.iter_mut().zip(of_parameters(&evaluated.full)) {
+                *dtype = dtype.filter(|_| *dtype == evaluated);
+            }
+        }
+        narrower
     }
 }
 
