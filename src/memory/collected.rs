@@ -53,6 +53,11 @@ impl Collected {
         let of_pool = self.0.iter().filter(|tensor| tensor.pool(program) == pool);
         of_pool.map(|tensor| tensor.bytes).sum()
     }
+
+    /// Bytes of all collected elements, without rounding.
+    pub(super) fn total(&self) -> u64 {
+        self.0.iter().map(|tensor| tensor.bytes).sum()
+    }
 }
 
 impl<B: Backing> MemoryManager<'_, B> {

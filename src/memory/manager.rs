@@ -37,6 +37,8 @@ pub struct MemoryManager<'a, B> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct MemoryState {
     used: UsageByPool,
+    /// Bytes of the collected outputs. Rounded, they can be equal after further batches.
+    collected: u64,
     /// `None`: unknown.
     allocator: Option<Vec<u64>>,
 }
@@ -97,13 +99,17 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
     /// The state between two sections: from equal states, the same sections have the same effect. The allocator's own state
     /// is long if many of its blocks have leaked.
     pub(super) fn state(&self, with_allocator: bool) -> MemoryState {
-        MemoryState { used: self.used(), allocator: with_allocator.then(|| self.allocator.state().collect()) }
+        MemoryState {
+            used: self.used(),
+            collected: self.collected.total(),
+            allocator: with_allocator.then(|| self.allocator.state().collect()),
+        }
     }
 
     /// Whether the current state equals `state`; `None` if all that is known of `state` is equal.
     pub(super) fn matches(&self, state: &MemoryState) -> Option<bool> {
         // The cheap comparison comes first: it detects leaks into an allocator's blocks.
-        if self.used() != state.used {
+        if self.used() != state.used || self.collected.total() != state.collected {
             return Some(false);
         }
         state.allocator.as_ref().map(|blocks| self.allocator.state().eq(blocks.iter().copied()))

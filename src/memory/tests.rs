@@ -251,6 +251,23 @@ fn stateless_allocators_need_the_same_for_any_schedule() {
     }
 }
 
+/// Losses of 4 bytes: after most batches, the rounded bytes of their concatenation are those of the batch before.
+#[test]
+fn collected_outputs_grow_although_their_rounded_bytes_do_not() {
+    let mut config = small();
+    let collect = Some(spec::Collect {
+        what: spec::CollectedOutput::Loss,
+        to: spec::CollectedIn::Host,
+        concatenate: true,
+    });
+    config.evaluation = config.evaluation.map(|evaluation| spec::Evaluation { collect, ..evaluation });
+    let program = compile(&config, &target()).unwrap();
+    let run_schedule = RunSchedule { steps: 2, evaluations: Some(Evaluations { every: 2, batches: 100 }) };
+    let predicted = predict(&program, &target(), run_schedule);
+    let whole = whole_run(&program, run_schedule, STATELESS(&program));
+    assert_eq!(&predicted.host, whole.usage_at(Pool::Host));
+}
+
 /// Stateful allocators that settle are not executed to the end.
 #[test]
 fn dry_run_ends_once_the_state_repeats() {
